@@ -1,0 +1,38 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SAMPLE := tests/data/en-speech-jfk.wav
+
+.PHONY: demo test style types bench clean
+
+# Stream a real recording through an embedded daemon and show its captions.
+demo: $(STAMP)
+	$(BIN)/whisper-stream $(SAMPLE)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+style: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# mypy sees the package as it is installed: built into .typecheck, without installing it.
+types: $(STAMP)
+	rm -rf .typecheck
+	$(BIN)/python -c "from setuptools import setup; setup()" -q build_py --build-lib .typecheck
+	MYPYPATH=.typecheck $(BIN)/mypy -p whisper_stream
+	MYPYPATH=.typecheck $(BIN)/mypy tests
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/streamed_wer.py
+
+# The pinned torch is a CPU build where the index has one; see README for GPUs.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip setuptools
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test]"
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) .typecheck build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

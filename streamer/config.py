@@ -1,0 +1,40 @@
+"""Options of one stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .jobs import Task
+
+__all__ = ["SAMPLE_RATE", "StreamConfig"]
+
+SAMPLE_RATE = 16_000  # of everything inside the streamer, per second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamConfig:
+    """How one stream is cut, decoded and committed. Durations are seconds."""
+
+    language: str | None = None  # ISO code; None: detected on the first speech
+    task: Task = "transcribe"
+    prompt: str = ""  # context or vocabulary given by the client
+    agreement: int = 2  # LocalAgreement-n: hypotheses that must agree before a commit
+    update_interval: float = 0.5  # least new audio between two updates
+    endpoint_silence: float = 0.6  # silence that ends an utterance
+    preroll: float = 0.4  # audio kept before detected speech
+    soft_window: float = 12.0  # the window is trimmed at a committed word once longer
+    max_window: float = 28.0  # the window never grows past this
+    buffer_seconds: float = 60.0  # audio held; feeding more must wait
+    condition_on_previous: bool = True  # scrolled-out text becomes the prompt
+    prompt_reset_silence: float = 8.0  # a longer silence drops that prompt
+
+    def __post_init__(self) -> None:
+        if self.agreement < 2:
+            raise ValueError(f"agreement must be at least 2, not {self.agreement}")
+        for name in ("update_interval", "endpoint_silence", "soft_window", "max_window"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be above 0 seconds, not {getattr(self, name)}")
+        if not self.soft_window <= self.max_window <= 30.0:
+            raise ValueError("windows must satisfy soft_window <= max_window <= 30 seconds")
+        if self.buffer_seconds < self.max_window + 1:
+            raise ValueError("buffer_seconds must exceed max_window by at least a second")
