@@ -16,7 +16,14 @@ from functools import cache
 from .dims import ModelDimensions
 from .errors import UnknownModelError
 
-__all__ = ["ALIASES", "DOWNLOAD_URL_VARIABLE", "PublishedModel", "available_models", "lookup"]
+__all__ = [
+    "ALIASES",
+    "DOWNLOAD_URL_VARIABLE",
+    "PublishedModel",
+    "available_models",
+    "lookup",
+    "unknown_model",
+]
 
 DOWNLOAD_URL_VARIABLE = "WHISPER_STREAM_DOWNLOAD_URL"
 _PUBLISHED_URL = "https://openaipublic.azureedge.net/main/whisper/models"
@@ -77,10 +84,15 @@ def lookup(name: str) -> PublishedModel:
     model = _models().get(ALIASES.get(name, name))
     if model is not None:
         return model
+    raise unknown_model(name)
+
+
+def unknown_model(name: str) -> UnknownModelError:
+    """The error for a name that `lookup` does not know."""
     names = available_models()
     near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"the names are {', '.join(names)}."
-    raise UnknownModelError(
+    return UnknownModelError(
         f"There is no model named {name!r}: {hint}"
         " Give one of the published names, or the path of a weights file or folder."
     )
