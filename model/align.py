@@ -1,0 +1,65 @@
+"""Token times from cross-attention: the alignment heads' scores, cleaned and warped onto the text.
+
+Source: "Robust Speech Recognition via Large-Scale Weak Supervision", and the word timestamps of the
+published implementation: softmax over the frames, normalise over the tokens, median filter over
+time, mean over heads, then dynamic time warping.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["MEDIAN_WIDTH", "SECONDS_PER_FRAME", "alignment_cost", "median_filter", "token_times"]
+
+MEDIAN_WIDTH = 7  # encoder frames
+SECONDS_PER_FRAME = 0.02  # of encoder output
+
+
+def median_filter(x: Tensor, width: int) -> Tensor:
+    """Running median over the last dimension, mirrored at the ends; ``x`` is returned as it is where too short.
+
+    ``x``: [..., length]; ``width`` must be odd.
+    """
+    if width < 1 or width % 2 == 0:
+        raise ValueError(f"the median's width must be odd and positive, not {width}")
+    half = width // 2
+    if x.shape[-1] <= half or width == 1:
+        return x
+    flat = x.reshape(1, -1, x.shape[-1])  # reflect padding wants 3 dimensions
+    padded = F.pad(flat, (half, half), mode="reflect")
+    windows = padded.unfold(-1, width, 1)  # [1, rows, length, width]
+    median = windows.sort(dim=-1).values[..., half]
+    return median.reshape(x.shape)
+
+
+def alignment_cost(
+    scores: Tensor, frames: int, *, skip: int = 0, width: int = MEDIAN_WIDTH
+) -> Tensor:
+    """How badly each token fits each frame, from attention scores before the softmax.
+
+    ``scores`` [heads, tokens, S]; only the first ``frames`` of S hold audio of interest. The first
+    ``skip`` tokens count in the normalisation but get no row of their own.
+    Returns [tokens - skip, frames] in float32.
+    """
+    weights = scores[:, :, :frames].float().softmax(dim=-1)
+    std, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
+    weights = (weights - mean) / std
+    return -median_filter(weights, width).mean(dim=0)[skip:]
+
+
+def token_times(cost: Tensor) -> NDArray[np.float64]:
+    """``cost`` [tokens, frames] -> the time in seconds at which the path enters each token's row.
+
+    Row i belongs to the query that predicted token i, so entry i is where token i starts, and the
+    entry after the last token of a word is where the word ends.
+    """
+    from .dtw import dtw  # numba is slow to import: only those who want times pay for it
+
+    rows, columns = dtw(cost.cpu().numpy())
+    enters = np.concatenate(([True], np.diff(rows) > 0))
+    times: NDArray[np.float64] = columns[enters] * SECONDS_PER_FRAME
+    return times

@@ -1,0 +1,80 @@
+"""Preallocated key/value caches of the decoder, one row per sequence, positions always explicit."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .dims import ModelDimensions
+
+__all__ = ["CrossCache", "SelfCache"]
+
+
+class SelfCache:
+    """Keys and values of the tokens decoded so far.
+
+    Every row has its own length: the caller says at which positions new entries go, and a query at
+    position p attends to entries 0..p. What lies beyond is stale and never seen, so a row is
+    shortened (a rejected draft, a new sequence) simply by writing at an earlier position.
+    """
+
+    def __init__(
+        self, dims: ModelDimensions, rows: int, *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        heads = dims.n_text_head
+        shape = (dims.n_text_layer, rows, heads, dims.n_text_ctx, dims.n_text_state // heads)
+        self.k = torch.zeros(shape, device=device, dtype=dtype)  # [layer, B, H, C, d]
+        self.v = torch.zeros(shape, device=device, dtype=dtype)  # [layer, B, H, C, d]
+
+    @property
+    def rows(self) -> int:
+        return self.k.shape[1]
+
+    def update(
+        self, layer: int, positions: Tensor, start: int | None, k: Tensor, v: Tensor
+    ) -> None:
+        """Writes ``k`` and ``v`` [B, H, T, d] at ``positions`` [B, T].
+
+        ``start`` is the common first position when all rows stand at the same place (a plain slice
+        write then), None when they differ.
+        """
+        if start is not None:
+            end = start + k.shape[2]
+            self.k[layer, :, :, start:end] = k
+            self.v[layer, :, :, start:end] = v
+            return
+        rows = torch.arange(k.shape[0], device=k.device)[:, None]  # [B, 1]
+        self.k[layer][rows, :, positions] = k.transpose(1, 2)  # [B, T, H, d]
+        self.v[layer][rows, :, positions] = v.transpose(1, 2)  # [B, T, H, d]
+
+    def reorder(self, source_rows: Tensor) -> None:
+        """Row i becomes a copy of row ``source_rows[i]`` (beam search). ``source_rows``: [B] int64."""
+        self.k = self.k.index_select(1, source_rows)
+        self.v = self.v.index_select(1, source_rows)
+
+
+class CrossCache:
+    """Keys and values of the audio features, computed once a window.
+
+    ``lengths`` [B] are the true numbers of audio positions where rows differ; None: all are true.
+    """
+
+    def __init__(self, k: list[Tensor], v: list[Tensor], lengths: Tensor | None = None) -> None:
+        self.k = k  # per layer [B, H, S, d]
+        self.v = v
+        self.mask: Tensor | None = None  # [B, 1, 1, S], True where a key may be seen
+        if lengths is not None:
+            positions = torch.arange(k[0].shape[2], device=k[0].device)
+            self.mask = (positions[None, :] < lengths[:, None])[:, None, None, :]
+
+    def repeat(self, times: int) -> CrossCache:
+        """Every row ``times`` times in a row, for several candidates of one window."""
+        if times == 1:
+            return self
+        repeated = CrossCache(
+            [k.repeat_interleave(times, dim=0) for k in self.k],
+            [v.repeat_interleave(times, dim=0) for v in self.v],
+        )
+        if self.mask is not None:
+            repeated.mask = self.mask.repeat_interleave(times, dim=0)
+        return repeated

@@ -1,0 +1,69 @@
+"""LocalAgreement: which words of the newest hypothesis may be committed.
+
+Source: Liu et al., "Low-Latency Sequence-to-Sequence Speech Recognition and Translation by Partial
+Hypothesis Selection", 2020 (LocalAgreement-n).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .jobs import DecodedWord
+
+__all__ = ["LocalAgreement", "common_words"]
+
+
+def common_words(hypotheses: Sequence[Sequence[DecodedWord]]) -> int:
+    """How many leading words are the same, token for token, in every hypothesis."""
+    if not hypotheses:
+        return 0
+    count = 0
+    for words in zip(*hypotheses, strict=False):
+        if any(word.tokens != words[0].tokens for word in words[1:]):
+            break
+        count += 1
+    return count
+
+
+class LocalAgreement:
+    """Keeps the last n hypotheses after the committed prefix, and says what they agree on.
+
+    A word is compared with its punctuation, so half a word or a comma that is still in doubt holds
+    the commit back. The last word of a hypothesis may be cut by the end of the audio: it is only
+    agreed upon once its end lies ``margin`` seconds before that.
+    """
+
+    def __init__(self, n: int, *, margin: float) -> None:
+        if n < 2:
+            raise ValueError(f"agreement needs at least 2 hypotheses, not {n}")
+        self._n = n
+        self._margin = margin
+        self._history: list[tuple[DecodedWord, ...]] = []
+
+    @property
+    def latest(self) -> tuple[DecodedWord, ...]:
+        """The newest hypothesis after the committed words: the next draft."""
+        return self._history[-1] if self._history else ()
+
+    def add(self, words: Sequence[DecodedWord], audio_seconds: float) -> int:
+        """Takes the newest hypothesis and returns how many of its words are stable.
+
+        ``words`` and ``audio_seconds`` (the length of audio decoded) are on the window's clock.
+        The caller commits that many at most, and tells ``committed``.
+        """
+        self._history.append(tuple(words))
+        del self._history[: -self._n]
+        if len(self._history) < self._n:
+            return 0
+        stable = common_words(self._history)
+        while stable and words[stable - 1].end > audio_seconds - self._margin:
+            stable -= 1
+        return stable
+
+    def committed(self, count: int) -> None:
+        """The first ``count`` words are committed now: they leave every hypothesis kept."""
+        self._history = [words[count:] for words in self._history]
+
+    def reset(self) -> None:
+        """Forgets all hypotheses: the next one stands alone."""
+        self._history = []

@@ -1,0 +1,66 @@
+"""The audio a stream still needs, addressed by absolute sample index."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import BufferFullError
+
+__all__ = ["RingBuffer"]
+
+
+class RingBuffer:
+    """A bounded buffer of float32 samples on the stream's clock.
+
+        0 ......... start ............... end
+        | forgotten | held (<= capacity)  | not received yet
+
+    ``end`` counts every sample ever appended, so positions never shift.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._data = np.zeros(capacity, dtype=np.float32)
+        self._start = 0  # absolute index of the oldest sample held
+        self._end = 0  # absolute index after the newest sample
+
+    @property
+    def start(self) -> int:
+        return self._start
+
+    @property
+    def end(self) -> int:
+        return self._end
+
+    @property
+    def room(self) -> int:
+        """Samples that ``append`` will take now."""
+        return len(self._data) - (self._end - self._start)
+
+    def append(self, samples: NDArray[np.float32]) -> None:
+        """Adds ``samples`` [n]. Raises BufferFullError, and takes nothing, where they do not fit."""
+        count = len(samples)
+        if count > self.room:
+            raise BufferFullError(count, self.room)
+        at = self._end % len(self._data)
+        first = min(count, len(self._data) - at)
+        self._data[at : at + first] = samples[:first]
+        self._data[: count - first] = samples[first:]
+        self._end += count
+
+    def view(self, start: int, end: int) -> NDArray[np.float32]:
+        """A copy of the samples from ``start`` to ``end``. Raises IndexError outside what is held."""
+        if not self._start <= start <= end <= self._end:
+            raise IndexError(f"samples {start}..{end} are not held: {self._start}..{self._end} are")
+        size = len(self._data)
+        at, count = start % size, end - start
+        first = min(count, size - at)
+        return np.concatenate((self._data[at : at + first], self._data[: count - first]))
+
+    def forget(self, before: int) -> None:
+        """Drops the samples before ``before``; later than ``end`` is an error."""
+        if before > self._end:
+            raise IndexError(
+                f"cannot forget up to {before}: only {self._end} samples were received"
+            )
+        self._start = max(self._start, before)

@@ -1,0 +1,359 @@
+"""One stream as a state machine without I/O: audio and results in, jobs and events out.
+
+    feed(samples) ──► utterances ──► next_job(now) ──► engine ──► job_done(result, now)
+                                                                     │
+         events: speech, partial, commit, segment, flushed, done ◄───┘
+
+The shell that owns a session calls these methods from one thread, runs the jobs wherever it likes
+(at most one of a session is out at a time), and passes every event on. Time is an argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .agreement import LocalAgreement
+from .buffer import RingBuffer
+from .config import SAMPLE_RATE, StreamConfig
+from .events import (
+    Commit,
+    Done,
+    Event,
+    Flushed,
+    Gap,
+    LanguageDetected,
+    Partial,
+    SegmentClosed,
+    StreamWarning,
+    Word,
+)
+from .jobs import DecodedWord, DecodeJob, DecodeResult
+from .transcript import Transcript
+from .utterances import UtteranceTracker
+from .vad import SpeechDetector
+
+__all__ = ["SessionStatistics", "StreamSession", "TextCodec"]
+
+_SLICE = SAMPLE_RATE // 10  # audio is looked at in such steps, so that chunking does not matter
+_FIRST_UPDATE_SECONDS = 1.0  # of audio in a window before its first decode
+_COMMIT_MARGIN_SECONDS = 0.2  # a word this close to the end of the audio may be half a word
+_STALL_KEEP_SECONDS = 2.0  # of a full window's end is left uncommitted when it must be cut
+_LANGUAGE_CONFIDENCE = 0.5  # a detected language at least this likely is kept
+_NO_SPEECH = 0.6  # above this, and with an unlikely text, an utterance was no speech
+_UNLIKELY_LOGPROB = -1.0
+
+
+class TextCodec(Protocol):
+    def encode(self, text: str) -> list[int]:
+        """Text -> tokens, without special ones."""
+        ...
+
+
+class SessionStatistics(NamedTuple):
+    """Where every sample received has gone; the last four add up to ``received``."""
+
+    received: int
+    decoded: int  # part of a decoded, closed stretch
+    silent: int  # gated: no speech in it
+    gaps: int  # declared lost by a ``Gap``
+    pending: int  # not settled yet
+
+
+@dataclass(frozen=True, slots=True)
+class _Flush:
+    flush_id: str
+    sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    start: int
+    end: int
+    final: bool  # the utterance ends here
+    cut: bool  # the window is full: it must be shortened now
+
+
+class StreamSession:
+    def __init__(self, config: StreamConfig, detector: SpeechDetector, codec: TextCodec) -> None:
+        self._config = config
+        self._buffer = RingBuffer(round(config.buffer_seconds * SAMPLE_RATE))
+        self._tracker = UtteranceTracker(config, detector)
+        self._agreement = LocalAgreement(config.agreement, margin=_COMMIT_MARGIN_SECONDS)
+        self._transcript = Transcript(
+            config, tuple(codec.encode(config.prompt)) if config.prompt else ()
+        )
+        self._language = config.language
+        self._window_start: int | None = None  # None: no utterance is being decoded
+        self._decoded_to = 0  # end of the audio of the last job
+        self._job: _InFlight | None = None
+        self._last_job_at = float("-inf")
+        self._flushes: list[_Flush] = []  # waiting, oldest first
+        self._shown: tuple[Word, ...] = ()  # the last partial
+        self._finishing = False
+        self._finished = False
+        self._settled = 0  # samples before this are decoded, silent or lost
+        self._decoded = 0
+        self._gaps = 0
+
+    # What goes in
+
+    @property
+    def room(self) -> int:
+        """Samples that ``feed`` will take now."""
+        return self._buffer.room
+
+    @property
+    def finished(self) -> bool:
+        """Whether ``Done`` has been emitted."""
+        return self._finished
+
+    def feed(self, samples: NDArray[np.float32]) -> list[Event]:
+        """Takes samples [n], 16 kHz mono in -1..1. Raises BufferFullError above ``room``."""
+        self._buffer.append(samples)
+        events: list[Event] = []
+        at = 0
+        while at < len(samples):
+            # steps end on multiples of _SLICE of the stream's clock, however the audio was cut
+            step = _SLICE - self._tracker.received % _SLICE
+            events += self._tracker.push(samples[at : at + step])
+            at += step
+        self._forget_silence()
+        return events
+
+    def flush(self, flush_id: str) -> list[Event]:
+        """Asks for a commit of everything received so far; ``Flushed`` tells when it is done."""
+        self._tracker.cut(resume=True)
+        self._flushes.append(_Flush(flush_id, self._tracker.received))
+        return self._settle()
+
+    def finish(self) -> list[Event]:
+        """No more audio will come; ``Done`` follows when everything is committed."""
+        self._tracker.cut(resume=False)
+        self._finishing = True
+        return self._settle()
+
+    # Decoding
+
+    @property
+    def wake_at(self) -> float | None:
+        """A time at which ``next_job`` may have a job although no audio came; None: it will not."""
+        return None
+
+    def next_job(self, now: float) -> DecodeJob | None:
+        """The next window to decode, or None. One job is out at a time."""
+        if self._job is not None or not self._tracker.queue:
+            return None
+        utterance = self._tracker.queue[0]
+        if self._window_start is None:
+            self._window_start = utterance.start
+            self._decoded_to = utterance.start
+        start = self._window_start
+        limit = start + round(self._config.max_window * SAMPLE_RATE)
+        if utterance.end is not None and utterance.end <= limit:
+            self._job = _InFlight(start, utterance.end, final=True, cut=False)
+        elif self._tracker.received >= limit:
+            self._job = _InFlight(start, limit, final=False, cut=True)
+        else:
+            # what follows the last voice brings no new words
+            end = min(self._tracker.received, utterance.last_voiced + SAMPLE_RATE // 5)
+            least = (
+                self._config.update_interval if self._decoded_to > start else _FIRST_UPDATE_SECONDS
+            )
+            if end - self._decoded_to < round(least * SAMPLE_RATE):
+                return None
+            self._job = _InFlight(start, end, final=False, cut=False)
+        self._last_job_at = now
+        return DecodeJob(
+            audio=self._buffer.view(self._job.start, self._job.end),
+            prompt=self._transcript.prompt(start),
+            prefix=self._transcript.prefix,
+            draft=tuple(token for word in self._agreement.latest for token in word.tokens),
+            language=self._language,
+            task=self._config.task,
+            final=self._job.final or self._job.cut,
+        )
+
+    def job_done(self, result: DecodeResult, now: float) -> list[Event]:
+        """Takes the result of the job that is out."""
+        job = self._job
+        if job is None:
+            raise RuntimeError("no job is out: call next_job first")
+        self._job = None
+        self._decoded_to = job.end
+        events = self._learn_language(result, job)
+        words = result.words
+        if job.final:
+            events += self._close_utterance(job, result)
+        elif job.cut:
+            events += self._cut_window(job, words)
+        else:
+            stable = self._agreement.add(words, (job.end - job.start) / SAMPLE_RATE)
+            events += self._commit(job, words[:stable])
+            events += self._show(job, words[stable:])
+            events += self._trim(job)
+        return events + self._settle()
+
+    def job_failed(self, reason: str, now: float) -> list[Event]:
+        """The job that is out could not be run. Its audio is declared lost and the stream goes on."""
+        job = self._job
+        if job is None:
+            raise RuntimeError("no job is out: call next_job first")
+        self._job = None
+        self._agreement.reset()
+        if not (job.final or job.cut):
+            return [StreamWarning(code="decode_failed", message=f"an update failed: {reason}")]
+        events: list[Event] = [Gap(start_sample=job.start, end_sample=job.end, reason=reason)]
+        self._gaps += job.end - max(self._settled, job.start)
+        self._settled = job.end
+        events += self._show(job, ())
+        events += self._transcript.close(job.end, self._language or "en", None)
+        if job.final:
+            self._leave_utterance()
+        else:
+            self._window_start = job.end
+        return events + self._settle()
+
+    def statistics(self) -> SessionStatistics:
+        received = self._tracker.received
+        silent = self._settled - self._decoded - self._gaps
+        return SessionStatistics(
+            received, self._decoded, silent, self._gaps, received - self._settled
+        )
+
+    # Steps of job_done
+
+    def _learn_language(self, result: DecodeResult, job: _InFlight) -> list[Event]:
+        if self._language is not None or result.language_probability is None:
+            return []
+        if result.language_probability < _LANGUAGE_CONFIDENCE and not job.final:
+            return []
+        self._language = result.language
+        return [
+            LanguageDetected(
+                language=result.language, probability=result.language_probability, sample=job.end
+            )
+        ]
+
+    def _commit(self, job: _InFlight, words: tuple[DecodedWord, ...]) -> list[Event]:
+        """Commits ``words``, the first ones of the newest hypothesis."""
+        if not words:
+            return []
+        self._agreement.committed(len(words))
+        return [Commit(words=self._transcript.commit(words, job.start, job.end))]
+
+    def _show(self, job: _InFlight, words: tuple[DecodedWord, ...]) -> list[Event]:
+        """The unstable tail, where it has changed."""
+        shown = tuple(self._transcript.place(words, job.start, job.end))
+        if shown == self._shown:
+            return []
+        self._shown = shown
+        return [Partial(words=shown)]
+
+    def _trim(self, job: _InFlight) -> list[Event]:
+        """Shortens a window that has grown past the soft length, at a word that is committed."""
+        if job.end - job.start < round(self._config.soft_window * SAMPLE_RATE):
+            return []
+        boundary = self._transcript.trim_point(job.start, job.end)
+        if boundary is None:
+            return []
+        return self._scroll(job, boundary)
+
+    def _cut_window(self, job: _InFlight, words: tuple[DecodedWord, ...]) -> list[Event]:
+        """The window is full and agreement did not come: the confident part is committed as it is."""
+        keep_from = (job.end - job.start) / SAMPLE_RATE - _STALL_KEEP_SECONDS
+        sure = sum(1 for word in words if word.end <= keep_from)
+        self._agreement.reset()
+        self._agreement.add(words, 0.0)
+        events = self._commit(job, words[:sure])
+        events += self._show(job, words[sure:])
+        boundary = self._transcript.last_boundary()
+        if boundary is None or boundary <= job.start:
+            boundary = job.end - round(_STALL_KEEP_SECONDS * SAMPLE_RATE)  # nothing was understood
+        return events + self._scroll(job, boundary)
+
+    def _scroll(self, job: _InFlight, boundary: int) -> list[Event]:
+        """Moves the window's start to the quietest place near ``boundary``; what lies before is closed."""
+        boundary = self._quietest(boundary, job)
+        events = self._transcript.close(boundary, self._language or "en", None)
+        self._account(boundary)
+        self._window_start = boundary
+        self._buffer.forget(boundary)
+        return events
+
+    def _quietest(self, sample: int, job: _InFlight) -> int:
+        """The middle of the quietest 20 ms within 0.1 s of ``sample``: a cut there costs no sound."""
+        frame = SAMPLE_RATE // 50
+        low = max(job.start + frame, sample - 5 * frame)
+        high = min(job.end, sample + 5 * frame)
+        if high - low < frame:
+            return max(job.start, min(sample, job.end))
+        around = self._buffer.view(low, high)
+        frames = around[: len(around) // frame * frame].reshape(-1, frame)  # [n, frame]
+        return low + int(np.square(frames).sum(axis=1).argmin()) * frame + frame // 2
+
+    def _close_utterance(self, job: _InFlight, result: DecodeResult) -> list[Event]:
+        words = result.words
+        if self._is_no_speech(result):
+            words = ()
+        self._agreement.reset()
+        events: list[Event] = []
+        if words:
+            events.append(Commit(words=self._transcript.commit(words, job.start, job.end)))
+        if self._shown:
+            self._shown = ()
+            events.append(Partial(words=()))
+        events += self._transcript.close(job.end, result.language, result)
+        self._account(job.end)
+        self._leave_utterance()
+        return events
+
+    def _is_no_speech(self, result: DecodeResult) -> bool:
+        """Whether an utterance of which nothing was committed yet holds no speech at all."""
+        return (
+            not self._transcript.prefix
+            and result.no_speech_prob > _NO_SPEECH
+            and result.avg_logprob < _UNLIKELY_LOGPROB
+        )
+
+    def _leave_utterance(self) -> None:
+        done = self._tracker.queue.popleft()
+        assert done.end is not None
+        self._window_start = None
+        self._transcript.leave(done.end)
+        self._buffer.forget(done.end)
+
+    # Accounts
+
+    def _account(self, upto: int) -> None:
+        """Samples up to ``upto`` of the window are decoded for good."""
+        start = self._window_start if self._window_start is not None else self._settled
+        self._decoded += max(0, upto - max(start, self._settled))
+        self._settled = max(self._settled, upto)
+
+    def _forget_silence(self) -> None:
+        """Lets go of audio in which nobody speaks."""
+        upto = self._tracker.queue[0].start if self._tracker.queue else self._tracker.silence_start
+        if self._window_start is None and upto > self._settled:
+            self._settled = upto
+            self._buffer.forget(upto)
+
+    def _settle(self) -> list[Event]:
+        """Answers flushes, and the end of the stream, once nothing before them is left to decode."""
+        self._forget_silence()
+        pending = self._tracker.queue[0].start if self._tracker.queue else self._tracker.received
+        if self._window_start is not None:
+            pending = min(pending, self._window_start)
+        events: list[Event] = []
+        while self._flushes and self._flushes[0].sample <= pending:
+            flush = self._flushes.pop(0)
+            events.append(Flushed(flush_id=flush.flush_id, sample=flush.sample))
+        idle = not self._tracker.queue and self._job is None
+        if self._finishing and not self._finished and idle:
+            self._finished = True
+            self._settled = self._tracker.received
+            events.append(Done(samples=self._tracker.received, words=self._transcript.count))
+        return events

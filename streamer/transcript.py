@@ -1,0 +1,128 @@
+"""What is committed: words of the open segment, the forced prefix, and the text that becomes the prompt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from .config import SAMPLE_RATE, StreamConfig
+from .events import SegmentClosed, Word
+from .jobs import DecodedWord, DecodeResult
+
+__all__ = ["MAX_PROMPT_TOKENS", "Transcript"]
+
+MAX_PROMPT_TOKENS = 223  # half of the decoder's context, less <|startofprev|>
+_SENTENCE_END = (".", "?", "!", "。", "？", "！")
+_TRIM_KEEP_SECONDS = 1.0  # of committed audio stays in the window as context
+
+
+class Transcript:
+    """Committed words never change: this only appends.
+
+    closed segments ──► prompt | committed in the window ──► prefix | unstable tail (not here)
+    """
+
+    def __init__(self, config: StreamConfig, prompt: tuple[int, ...]) -> None:
+        self._config = config
+        self._given_prompt = prompt  # of the client: always in front
+        self._history: list[int] = []  # tokens scrolled out of the window
+        self._tokens: list[tuple[int, ...]] = []  # of each word committed in the window
+        self._words: list[Word] = []  # the same words, placed
+        self._last_end = 0  # sample where the last committed word ends
+        self._last_speech = 0  # end of the last utterance left
+        self._segments = 0
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """Words committed in all."""
+        return self._count
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """Tokens committed inside the window."""
+        return tuple(token for tokens in self._tokens for token in tokens)
+
+    def prompt(self, window_start: int) -> tuple[int, ...]:
+        """Text before the window, at most MAX_PROMPT_TOKENS: the client's own, then the latest said."""
+        reset = round(self._config.prompt_reset_silence * SAMPLE_RATE)
+        if window_start - self._last_speech > reset:
+            self._history.clear()  # a new topic, as likely as not
+        if not self._config.condition_on_previous:
+            return self._given_prompt[-MAX_PROMPT_TOKENS:]
+        given = self._given_prompt[-MAX_PROMPT_TOKENS // 2 :]
+        history = self._history[-(MAX_PROMPT_TOKENS - len(given)) :]
+        return (*given, *history)
+
+    def place(self, words: Sequence[DecodedWord], start: int, end: int) -> Iterator[Word]:
+        """Puts ``words`` of the window ``start``..``end`` on the stream's clock, in order and inside it."""
+        floor = max(self._last_end, start)
+        for word in words:
+            first = min(max(start + round(word.start * SAMPLE_RATE), floor), end)
+            last = min(max(start + round(word.end * SAMPLE_RATE), first), end)
+            floor = last
+            yield Word(
+                text=word.text, start_sample=first, end_sample=last, probability=word.probability
+            )
+
+    def commit(self, words: Sequence[DecodedWord], start: int, end: int) -> tuple[Word, ...]:
+        """Appends ``words`` of the window ``start``..``end``."""
+        placed = tuple(self.place(words, start, end))
+        self._words += placed
+        self._tokens += [word.tokens for word in words]
+        self._last_end = placed[-1].end_sample if placed else self._last_end
+        self._count += len(placed)
+        return placed
+
+    def last_boundary(self) -> int | None:
+        """Where the last word committed in the window ends."""
+        return self._words[-1].end_sample if self._words else None
+
+    def trim_point(self, start: int, end: int) -> int | None:
+        """Where the window ``start``..``end`` is best shortened: after the last committed sentence, or,
+        when it is nearly full, after the last committed word. None: nowhere yet."""
+        keep = end - round(_TRIM_KEEP_SECONDS * SAMPLE_RATE)
+        ends = [word for word in self._words if start < word.end_sample <= keep]
+        sentences = [word for word in ends if word.text.rstrip("\"'”’)").endswith(_SENTENCE_END)]
+        if sentences:
+            return sentences[-1].end_sample
+        nearly_full = (self._config.soft_window + self._config.max_window) / 2
+        if ends and end - start > round(nearly_full * SAMPLE_RATE):
+            return ends[-1].end_sample
+        return None
+
+    def close(
+        self, boundary: int, language: str, result: DecodeResult | None
+    ) -> list[SegmentClosed]:
+        """Closes a segment of the words that end at or before ``boundary`` (all, with a ``result``).
+
+        They scroll out of the window and become the prompt.
+        """
+        count = len(self._words)
+        if result is None:
+            count = sum(1 for word in self._words if word.end_sample <= boundary + SAMPLE_RATE // 8)
+        if count == 0:
+            return []
+        words, tokens = tuple(self._words[:count]), self._tokens[:count]
+        del self._words[:count], self._tokens[:count]
+        self._history += [token for word in tokens for token in word]
+        del self._history[:-MAX_PROMPT_TOKENS]
+        self._segments += 1
+        logprobs = [math.log(max(word.probability, 1e-6)) for word in words]
+        return [
+            SegmentClosed(
+                segment_id=self._segments,
+                words=words,
+                start_sample=words[0].start_sample,
+                end_sample=words[-1].end_sample,
+                language=language,
+                avg_logprob=sum(logprobs) / len(logprobs),
+                no_speech_prob=result.no_speech_prob if result else 0.0,
+                compression_ratio=result.compression_ratio if result else 1.0,
+                temperature=result.temperature if result else 0.0,
+            )
+        ]
+
+    def leave(self, end: int) -> None:
+        """The utterance that ended at sample ``end`` is done."""
+        self._last_speech = end
