@@ -107,16 +107,15 @@ def merge_punctuations(
         if texts[index].startswith(" ") and texts[index].strip() in prepended:
             texts[target] = texts[index] + texts[target]
             members[target] = members[index] + members[target]
-            texts[index] = ""
+            texts[index], members[index] = "", []
         else:
             target = index
     target = 0
     for index in range(1, len(texts)):
         if not texts[target].endswith(" ") and texts[index] in appended:
-            if texts[index]:
-                texts[target] += texts[index]
-                members[target] += members[index]
-                texts[index] = ""
+            texts[target] += texts[index]
+            members[target] += members[index]
+            texts[index], members[index] = "", []
         else:
             target = index
     return [
