@@ -215,7 +215,7 @@ def _read_tensor(reader: _Reader, name: str) -> torch.Tensor:
     if size > reader.left:  # before the allocation, which a garbled length could make huge
         raise reader.error("it is cut short")
     flat = torch.empty(size, dtype=torch.uint8)
-    reader.into(memoryview(flat.numpy()))
+    reader.into(flat.numpy().data)
     return flat.view(dtype).view(shape)
 
 
