@@ -11,7 +11,6 @@ import pytest
 import whisper
 from whisper.model import ModelDimensions as ReferenceDimensions
 from whisper.model import Whisper as ReferenceWhisper
-
 from whisper_stream.model.dims import ModelDimensions, tensor_shapes
 from whisper_stream.model.errors import UnknownModelError
 from whisper_stream.model.registry import ALIASES, available_models, lookup

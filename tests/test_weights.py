@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from whisper.model import ModelDimensions as ReferenceDimensions
 from whisper.model import Whisper as ReferenceWhisper
 from whisper.model import sinusoids
-
 from whisper_stream.model.errors import WeightsError
 from whisper_stream.model.locate import locate
 from whisper_stream.model.registry import lookup

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save_file
 from whisper.model import ModelDimensions as ReferenceDimensions
 from whisper.model import Whisper as ReferenceWhisper
-
 from whisper_stream.model.dims import ModelDimensions
 
 State = dict[str, torch.Tensor]
