@@ -1,0 +1,83 @@
+"""Errors of the clients. The text of each is one line for the user: what was wrong and what to do.
+
+::
+
+    WhisperStreamError
+    └── ClientError             exit code 1
+        ├── UsageError          exit code 2: an option or its value
+        ├── SourceError         exit code 2: the audio file
+        ├── OutputError         exit code 2: the transcript's file
+        ├── DaemonError         the embedded daemon did not start
+        └── StreamError
+            ├── ConnectError    no stream was opened
+            ├── ConnectionLost  the stream ended before the server had finished it
+            └── RemoteError     the server reported an error
+"""
+
+from __future__ import annotations
+
+from .. import WhisperStreamError
+
+__all__ = [
+    "ClientError",
+    "ConnectError",
+    "ConnectionLost",
+    "DaemonError",
+    "OutputError",
+    "RemoteError",
+    "SourceError",
+    "StreamError",
+    "UsageError",
+]
+
+
+class ClientError(WhisperStreamError):
+    """Base of the clients' errors. ``exit_code`` is what a command returns for it."""
+
+    exit_code: int = 1
+
+
+class UsageError(ClientError):
+    exit_code = 2
+
+
+class SourceError(ClientError):
+    exit_code = 2
+
+
+class OutputError(ClientError):
+    exit_code = 2
+
+
+class DaemonError(ClientError):
+    """The embedded daemon ended before it was listening. Its own exit code is kept."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class StreamError(ClientError):
+    """Base of what can go wrong with a stream."""
+
+
+class ConnectError(StreamError):
+    """No stream was opened. ``reason`` says why, without the address."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"{url}: {reason}")
+        self.url = url
+        self.reason = reason
+
+
+class ConnectionLost(StreamError):
+    """The connection ended before ``done``."""
+
+
+class RemoteError(StreamError):
+    """An ``error`` message of the server: its ``code`` and the ``field`` at fault, if one is."""
+
+    def __init__(self, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.field = field

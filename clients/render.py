@@ -1,0 +1,203 @@
+"""What a person or a program sees of a stream: live captions, plain lines, or JSON lines.
+
+A renderer is told each message after the transcript has taken it in. Captions go to stdout; notices
+go to stderr. No text of a server reaches a terminal with control characters in it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Protocol
+
+import msgspec
+from rich.console import Console, ConsoleOptions
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from ..server import wire
+from .output import Transcript
+
+__all__ = [
+    "JsonRenderer",
+    "LiveRenderer",
+    "PlainRenderer",
+    "Printer",
+    "ProgressBar",
+    "Renderer",
+    "clean",
+    "clock",
+]
+
+Printer = Callable[[str], None]  # prints one line, given without its end
+
+
+class Renderer(Protocol):
+    def show(self, message: wire.ServerMessage, transcript: Transcript) -> None:
+        """Show what the message changed."""
+
+    def notice(self, text: str) -> None:
+        """Print one line about the stream, beside its captions."""
+
+    def close(self, transcript: Transcript) -> None:
+        """Leave the screen as it shall stay, with the committed words that no segment closed."""
+
+
+class JsonRenderer:
+    """Every message of the server as one JSON line, and nothing else."""
+
+    def __init__(self, stdout: BinaryIO, notice: Printer) -> None:
+        self._stdout = stdout
+        self._notice = notice
+
+    def show(self, message: wire.ServerMessage, transcript: Transcript) -> None:
+        self._stdout.write(msgspec.json.encode(message) + b"\n")
+        self._stdout.flush()
+
+    def notice(self, text: str) -> None:
+        self._notice(text)
+
+    def close(self, transcript: Transcript) -> None:
+        pass
+
+
+class PlainRenderer:
+    """One line for each closed segment, for pipes, files and logs."""
+
+    def __init__(self, line: Printer, notice: Printer) -> None:
+        self._line = line
+        self._notice = notice
+
+    def show(self, message: wire.ServerMessage, transcript: Transcript) -> None:
+        if isinstance(message, wire.Segment):
+            self._line(_plain(message))
+
+    def notice(self, text: str) -> None:
+        self._notice(text)
+
+    def close(self, transcript: Transcript) -> None:
+        if (rest := transcript.unclosed()) is not None:
+            self._line(_plain(rest))
+
+
+class LiveRenderer:
+    """Captions on a terminal: closed segments scroll up, the open one is redrawn in place below.
+
+    Committed words stand solid after the time of their segment; the tail that may still change is
+    dim and replaced whole.
+    """
+
+    def __init__(self, console: Console, notice: Printer | None = None) -> None:
+        self._console = console
+        self._notice = notice if notice is not None else self._print_notice
+        self._live = Live(
+            console=console,
+            auto_refresh=False,  # messages come a few times a second; each redraws once
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._lag = 0.0
+        self._live.start()
+
+    def show(self, message: wire.ServerMessage, transcript: Transcript) -> None:
+        match message:
+            case wire.Lag():
+                self._lag = message.behind
+            case wire.Partial() | wire.Commit():
+                self._live.update(_Bottom(self._open(transcript)), refresh=True)
+                self._lag = 0.0
+            case wire.Segment():
+                self._live.update(_Bottom(self._open(transcript)))
+                self._console.print(_caption(message.start, message.text))
+
+    def notice(self, text: str) -> None:
+        self._notice(text)
+
+    def close(self, transcript: Transcript) -> None:
+        self._live.update(Text())
+        self._live.stop()
+        if (rest := transcript.unclosed()) is not None:
+            self._console.print(_caption(rest.start, rest.text))
+
+    def _open(self, transcript: Transcript) -> Text:
+        words = (*transcript.open_words, *transcript.tail)
+        if not words:
+            return Text()
+        solid = "".join(word.text for word in transcript.open_words)
+        text = _caption(words[0].start, solid, "".join(word.text for word in transcript.tail))
+        if self._lag > 0:
+            text.append(f" ({self._lag:.1f} s behind)", style="yellow")
+        return text
+
+    def _print_notice(self, text: str) -> None:
+        self._console.print(Text(text, style="yellow"), soft_wrap=True)
+
+
+class ProgressBar:
+    """How much of a file the server has taken, when it is not played at a pace."""
+
+    def __init__(self, console: Console, total: float | None) -> None:
+        """``total`` is the file's length in seconds, None if unknown."""
+        self.console = console
+        self._progress = Progress(
+            TextColumn("transcribing"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[at]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._task = self._progress.add_task("", total=total, at=clock(0.0))
+        self._progress.start()
+
+    def advance(self, seconds: float) -> None:
+        """The server holds the audio up to ``seconds``."""
+        self._progress.update(self._task, completed=seconds, at=clock(seconds))
+
+    def print(self, line: str) -> None:
+        """Print a line above the bar."""
+        self.console.print(Text(line), soft_wrap=True)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+class _Bottom:
+    """The last lines of a text, as many as the terminal has room for."""
+
+    def __init__(self, text: Text) -> None:
+        self.text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        lines = self.text.wrap(console, options.max_width)
+        yield Text("\n").join(lines[-max(1, options.size.height - 1) :])
+
+
+def clock(seconds: float) -> str:
+    """``01:02.50``, with the hours in front from one hour on."""
+    hundredths = round(seconds * 100)
+    minutes, rest = divmod(hundredths, 6000)
+    hours, minutes = divmod(minutes, 60)
+    front = f"{hours}:" if hours else ""
+    return f"{front}{minutes:02}:{rest // 100:02}.{rest % 100:02}"
+
+
+def _plain(segment: wire.Segment) -> str:
+    return f"[{clock(segment.start)} → {clock(segment.end)}] {clean(segment.text)}"
+
+
+def _caption(start: float, text: str, tail: str = "") -> Text:
+    solid = clean(text)
+    dim = clean(tail, strip=not solid)
+    return Text.assemble((f"[{clock(start)}] ", "cyan"), solid, (dim, "dim"))
+
+
+def clean(text: str, *, strip: bool = True) -> str:
+    """Without control characters, which could drive the terminal."""
+    text = "".join(" " if unicodedata.category(char) == "Cc" else char for char in text)
+    return text.strip() if strip else text.rstrip()

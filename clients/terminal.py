@@ -1,0 +1,67 @@
+"""Which renderer suits where stdout and stderr go, and the lines printed beside the captions."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from io import TextIOWrapper
+
+from rich.console import Console
+
+from .render import JsonRenderer, LiveRenderer, PlainRenderer, ProgressBar, Renderer, clean
+
+__all__ = ["Screen", "loading", "open_screen", "print_notice"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """Where captions go and, for a file played without a pace, the bar that shows how far it is."""
+
+    renderer: Renderer
+    bar: ProgressBar | None = None
+
+
+def open_screen(*, json: bool, paced: bool, color: bool, total: float | None) -> Screen:
+    """Choose by what stdout and stderr are. ``total`` is the length of the audio in seconds."""
+    stdout = Console(no_color=True if not color else None, highlight=False)
+    stderr = _stderr(color)
+    captions_on_terminal = _drawable(stdout) and not json
+    if captions_on_terminal and paced:
+        return Screen(renderer=LiveRenderer(stdout, None if _drawable(stderr) else print_notice))
+    bar = None
+    if not paced and _drawable(stderr):
+        # On one terminal, captions and the bar must be drawn by one console.
+        bar = ProgressBar(stdout if captions_on_terminal else stderr, total)
+    notice = bar.print if bar is not None else print_notice
+    if json:
+        return Screen(renderer=JsonRenderer(sys.stdout.buffer, notice), bar=bar)
+    line = bar.print if bar is not None and captions_on_terminal else _print_line
+    return Screen(renderer=PlainRenderer(line, notice), bar=bar)
+
+
+def loading(text: str, *, color: bool) -> AbstractContextManager[object]:
+    """Show that something takes its time, where there is a terminal to show it on."""
+    stderr = _stderr(color)
+    return stderr.status(text) if _drawable(stderr) else contextlib.nullcontext()
+
+
+def print_notice(text: str) -> None:
+    sys.stderr.write(f"{clean(text)}\n")
+    sys.stderr.flush()
+
+
+def _print_line(text: str) -> None:
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")  # an ASCII locale shall not end the stream
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _stderr(color: bool) -> Console:
+    return Console(stderr=True, no_color=True if not color else None, highlight=False)
+
+
+def _drawable(console: Console) -> bool:
+    return console.is_terminal and not console.is_dumb_terminal
