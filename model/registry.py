@@ -1,7 +1,7 @@
 """Every published Whisper model: sizes, alignment heads, SHA-256 and address. No torch here.
 
-The hashes, addresses and alignment masks are facts published with the openai-whisper package;
-the tests compare them with it.
+The hashes, addresses and alignment masks are facts published with the openai-whisper package
+(MIT licence); the tests compare them with it.
 """
 
 from __future__ import annotations

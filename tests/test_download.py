@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from whisper_stream.model.download import DownloadOptions, download
+from whisper_stream.model.download_progress import progress_bar
 from whisper_stream.model.errors import DownloadError
 
 DATA = bytes(range(256)) * 2000  # 512,000 bytes
@@ -260,8 +262,28 @@ def test_a_cache_below_a_file_is_an_error(server: Server, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("field", ["timeout_seconds", "attempts", "wait_seconds"])
 def test_impossible_options_are_refused_by_name(field: str) -> None:
+    wrong: dict[str, Any] = {field: -1}
     with pytest.raises(ValueError, match=field):
-        DownloadOptions(**{field: -1})
+        DownloadOptions(**wrong)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("show", [True, False])
+def test_progress_is_drawn_on_a_terminal_if_asked(
+    show: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress_bar("model.pt", show=show) as report:
+        report(500, None)
+        report(500, 1000)
+        report(1000, 1000)
+    drawn = terminal.getvalue()
+    assert ("model.pt" in drawn and "1.0/1.0 kB" in drawn) if show else drawn == ""
 
 
 # -- in processes of their own
@@ -270,6 +292,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from whisper_stream.model.download import DownloadOptions, download
+from whisper_stream.model.download_progress import progress_bar
 from whisper_stream.model.errors import DownloadError
 url, target, sha256 = sys.argv[1:]
 print("ready", flush=True)
