@@ -6,66 +6,25 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
+from .number_tables import (
+    CURRENCIES,
+    DIGIT_WORDS,
+    MULTIPLIERS,
+    ONES,
+    PREFIXES,
+    REPEATS,
+    SIGNS,
+    SUFFIXED_MULTIPLIERS,
+    SUFFIXED_ONES,
+    SUFFIXED_TENS,
+    TENS,
+    ZEROS,
+)
+
 __all__ = ["NumberNormalizer"]
 
 Value = int | str  # int while words can still add to it; str once it is a row of digits
 
-_ONES = {
-    name: value
-    for value, name in enumerate(
-        "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-        "sixteen seventeen eighteen nineteen".split(),
-        start=1,
-    )
-}
-_TENS = {
-    name: 10 * value
-    for value, name in enumerate(
-        "twenty thirty forty fifty sixty seventy eighty ninety".split(), start=2
-    )
-}
-_MULTIPLIERS = {
-    "hundred": 100,
-    **{
-        name: 1000**power
-        for power, name in enumerate(
-            "thousand million billion trillion quadrillion quintillion sextillion septillion "
-            "octillion nonillion decillion".split(),
-            start=1,
-        )
-    },
-}
-_ZEROS = frozenset({"o", "oh", "zero"})
-_IRREGULAR_ORDINALS = {
-    **{"zeroth": (0, "th"), "first": (1, "st"), "second": (2, "nd"), "third": (3, "rd")},
-    **{"fifth": (5, "th"), "twelfth": (12, "th")},
-}
-_SUFFIXED_ONES = {
-    **{("sixes" if name == "six" else f"{name}s"): (value, "s") for name, value in _ONES.items()},
-    **{
-        f"{name}h" if name.endswith("t") else f"{name}th": (value, "th")
-        for name, value in _ONES.items()
-        if value > 3 and value not in (5, 12)
-    },
-    **_IRREGULAR_ORDINALS,
-}
-_SUFFIXED_TENS = {
-    **{name.replace("y", "ies"): (value, "s") for name, value in _TENS.items()},
-    **{name.replace("y", "ieth"): (value, "th") for name, value in _TENS.items()},
-}
-_SUFFIXED_MULTIPLIERS = {
-    f"{name}{suffix}": (value, suffix)
-    for name, value in _MULTIPLIERS.items()
-    for suffix in ("s", "th")
-}
-_SIGNS = {"minus": "-", "negative": "-", "plus": "+", "positive": "+"}
-_CURRENCIES = {
-    **{"pound": "£", "pounds": "£", "euro": "€", "euros": "€"},
-    **{"dollar": "$", "dollars": "$", "cent": "¢", "cents": "¢"},
-}
-_REPEATS = {"double": 2, "triple": 3}
-_DIGIT_WORDS = frozenset({*_ONES, *_TENS, *_ZEROS})  # may follow "point"
-_PREFIXES = frozenset({*_SIGNS.values(), *_CURRENCIES.values()})
 _DIGITS = re.compile(r"\d+(\.\d+)?")
 
 
@@ -101,7 +60,7 @@ class _Reading:
     def run(self) -> list[str]:
         while self.index < len(self.words):
             word = self.words[self.index]
-            if _is_digits(word[1:] if word[0] in _PREFIXES else word):
+            if _is_digits(word[1:] if word[0] in PREFIXES else word):
                 self.take_digits(word)
             elif handler := _HANDLERS.get(word):
                 handler(self, word)
@@ -139,7 +98,7 @@ class _Reading:
             return
         self.flush()
         digits = word
-        if word[0] in _PREFIXES:
+        if word[0] in PREFIXES:
             self.prefix, digits = word[0], word[1:]
         exact = _fraction(digits)
         whole = exact is not None and exact.denominator == 1
@@ -149,27 +108,27 @@ class _Reading:
         self.value = f"{self.value or ''}0"
 
     def take_one(self, word: str) -> None:
-        self.value = self.with_ones(_ONES[word])
+        self.value = self.with_ones(ONES[word])
 
     def take_suffixed_one(self, word: str) -> None:
-        ones, suffix = _SUFFIXED_ONES[word]
+        ones, suffix = SUFFIXED_ONES[word]
         self.emit(f"{self.with_ones(ones)}{suffix}")
 
     def with_ones(self, ones: int) -> Value:
         """Add 0 to 19 to the number: in the free places, or else as more digits."""
         if self.value is None:
             return ones
-        if isinstance(self.value, str) or self.previous in _ONES:
+        if isinstance(self.value, str) or self.previous in ONES:
             digits = str(self.value)
-            return f"{digits[:-1] if self.previous in _TENS and ones < 10 else digits}{ones}"
+            return f"{digits[:-1] if self.previous in TENS and ones < 10 else digits}{ones}"
         free = 10 if ones < 10 else 100
         return self.value + ones if self.value % free == 0 else f"{self.value}{ones}"
 
     def take_ten(self, word: str) -> None:
-        self.value = self.with_tens(_TENS[word])
+        self.value = self.with_tens(TENS[word])
 
     def take_suffixed_ten(self, word: str) -> None:
-        tens, suffix = _SUFFIXED_TENS[word]
+        tens, suffix = SUFFIXED_TENS[word]
         self.emit(f"{self.with_tens(tens)}{suffix}")
 
     def with_tens(self, tens: int) -> Value:
@@ -180,10 +139,10 @@ class _Reading:
         return f"{self.value}{tens}"
 
     def take_multiplier(self, word: str) -> None:
-        self.value = self.multiplied(_MULTIPLIERS[word])
+        self.value = self.multiplied(MULTIPLIERS[word])
 
     def take_suffixed_multiplier(self, word: str) -> None:
-        multiplier, suffix = _SUFFIXED_MULTIPLIERS[word]
+        multiplier, suffix = SUFFIXED_MULTIPLIERS[word]
         self.emit(f"{self.multiplied(multiplier)}{suffix}")
 
     def multiplied(self, multiplier: int) -> int:
@@ -205,7 +164,7 @@ class _Reading:
     def take_sign(self, word: str) -> None:
         self.flush()
         if _may_be_number(self.following):
-            self.prefix = _SIGNS[word]
+            self.prefix = SIGNS[word]
         else:
             self.emit(word)
 
@@ -213,7 +172,7 @@ class _Reading:
         if self.value is None:
             self.emit(word)
         else:
-            self.prefix = _CURRENCIES[word]
+            self.prefix = CURRENCIES[word]
             self.flush()
 
     def take_percent(self, word: str) -> None:
@@ -228,19 +187,19 @@ class _Reading:
 
     def take_and(self, word: str) -> None:
         """Drop "and" between a multiplier and more of its number."""
-        if not (_may_be_number(self.following) and self.previous in _MULTIPLIERS):
+        if not (_may_be_number(self.following) and self.previous in MULTIPLIERS):
             self.emit_word(word)
 
     def take_repeat(self, word: str) -> None:
         digit = self.following
-        if digit in _ONES or digit in _ZEROS:
-            self.value = f"{self.value or ''}{str(_ONES.get(digit or '', 0)) * _REPEATS[word]}"
+        if digit in ONES or digit in ZEROS:
+            self.value = f"{self.value or ''}{str(ONES.get(digit or '', 0)) * REPEATS[word]}"
             self.index += 1
         else:
             self.emit_word(word)
 
     def take_point(self, word: str) -> None:
-        if self.following in _DIGIT_WORDS or _is_digits(self.following):
+        if self.following in DIGIT_WORDS or _is_digits(self.following):
             self.value = f"{self.value or ''}."
         elif not _is_number_word(self.following):
             self.emit_word(word)
@@ -248,16 +207,16 @@ class _Reading:
 
 _Handler = Callable[[_Reading, str], None]
 _HANDLERS: dict[str | None, _Handler] = {
-    **dict.fromkeys(_ZEROS, _Reading.take_zero),
-    **dict.fromkeys(_ONES, _Reading.take_one),
-    **dict.fromkeys(_SUFFIXED_ONES, _Reading.take_suffixed_one),
-    **dict.fromkeys(_TENS, _Reading.take_ten),
-    **dict.fromkeys(_SUFFIXED_TENS, _Reading.take_suffixed_ten),
-    **dict.fromkeys(_MULTIPLIERS, _Reading.take_multiplier),
-    **dict.fromkeys(_SUFFIXED_MULTIPLIERS, _Reading.take_suffixed_multiplier),
-    **dict.fromkeys(_SIGNS, _Reading.take_sign),
-    **dict.fromkeys(_CURRENCIES, _Reading.take_currency),
-    **dict.fromkeys(_REPEATS, _Reading.take_repeat),
+    **dict.fromkeys(ZEROS, _Reading.take_zero),
+    **dict.fromkeys(ONES, _Reading.take_one),
+    **dict.fromkeys(SUFFIXED_ONES, _Reading.take_suffixed_one),
+    **dict.fromkeys(TENS, _Reading.take_ten),
+    **dict.fromkeys(SUFFIXED_TENS, _Reading.take_suffixed_ten),
+    **dict.fromkeys(MULTIPLIERS, _Reading.take_multiplier),
+    **dict.fromkeys(SUFFIXED_MULTIPLIERS, _Reading.take_suffixed_multiplier),
+    **dict.fromkeys(SIGNS, _Reading.take_sign),
+    **dict.fromkeys(CURRENCIES, _Reading.take_currency),
+    **dict.fromkeys(REPEATS, _Reading.take_repeat),
     "percent": _Reading.take_percent,
     "per": _Reading.take_per,
     "and": _Reading.take_and,
@@ -284,7 +243,7 @@ def _halves(text: str) -> str:
     for head in heads:
         if head.strip():
             last_word = head.split()[-1]
-            counts = last_word in _DIGIT_WORDS or last_word in _MULTIPLIERS
+            counts = last_word in DIGIT_WORDS or last_word in MULTIPLIERS
             parts += [head, "point five" if counts else "and a half"]
     if tail.strip():
         parts.append(tail)

@@ -110,5 +110,5 @@ def test_by_hand() -> None:
     normalize = EnglishTextNormalizer()
     assert normalize("Mr. Smith's colour, um, won't do!") == "mister smith is color will not do"
     assert normalize("two dollars and seven cents") == "$2.07"
-    assert normalize("one oh one, twenty-first") == "101 21st"
+    assert normalize("one oh one dogs, twenty-first") == "101 dogs 21st"
     assert BasicTextNormalizer(split_letters=True)("今天。") == "今 天 "
