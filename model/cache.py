@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -47,10 +49,20 @@ class SelfCache:
         self.k[layer][rows, :, positions] = k.transpose(1, 2)  # [B, T, H, d]
         self.v[layer][rows, :, positions] = v.transpose(1, 2)  # [B, T, H, d]
 
-    def reorder(self, source_rows: Tensor) -> None:
-        """Row i becomes a copy of row ``source_rows[i]`` (beam search). ``source_rows``: [B] int64."""
-        self.k = self.k.index_select(1, source_rows)
-        self.v = self.v.index_select(1, source_rows)
+    def reorder(self, source_rows: Sequence[int], *, length: int) -> None:
+        """Row i becomes a copy of row ``source_rows[i]`` (beam search), as far as ``length`` tokens."""
+        moved = [row for row, source in enumerate(source_rows) if row != source]
+        if not moved:
+            return
+        sources = [source_rows[row] for row in moved]
+        # the right side is a copy, so rows may trade places
+        self.k[:, moved, :, :length] = self.k[:, sources, :, :length]
+        self.v[:, moved, :, :length] = self.v[:, sources, :, :length]
+
+    def repeat(self, times: int) -> None:
+        """Every row ``times`` times in a row, for several candidates of one window."""
+        self.k = self.k.repeat_interleave(times, dim=1)
+        self.v = self.v.repeat_interleave(times, dim=1)
 
 
 class CrossCache:

@@ -1,4 +1,7 @@
-"""The transformer's parts. Letters in shape comments: B rows, T tokens or frames, S keys, D state, H heads, d = D / H."""
+"""The transformer's parts.
+
+Letters in shape comments: B rows, T tokens or frames, S keys, D state, H heads, d = D / H.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,29 @@ class DecoderBlock(_Block):
     def cross_attention(
         self, x: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Returns the new ``x`` and the queries [B, H, T, d], from which alignment reads attention."""
+        """Returns the new ``x`` and the queries [B, H, T, d], from which alignment reads attention.
+
+        ``k`` and ``v`` may have fewer rows than ``x``: then each serves as many rows in a row.
+        """
         q = split_heads(self.cross_query(self.cross_ln(x)), self.heads)
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        if k.shape[0] == q.shape[0]:
+            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        else:
+            attended = _attend_shared(q, k, v, mask)
         return x + self.cross_out(merge_heads(attended)), q
+
+
+def _attend_shared(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention of several candidates to the audio they share, which is read once for all of them.
+
+    ``q``: [A * G, H, T, d], G rows for each row of ``k`` and ``v`` [A, H, S, d].
+    """
+    rows, heads, length, size = q.shape
+    windows = k.shape[0]
+    # [A * G, H, T, d] -> [A, G, H, T, d] -> [A, H, G * T, d]
+    together = q.reshape(windows, -1, heads, length, size).transpose(1, 2)
+    together = together.reshape(windows, heads, -1, size)
+    attended = F.scaled_dot_product_attention(together, k, v, attn_mask=mask)
+    # [A, H, G * T, d] -> [A, H, G, T, d] -> [A * G, H, T, d]
+    apart = attended.reshape(windows, heads, -1, length, size).transpose(1, 2)
+    return apart.reshape(rows, heads, length, size)
