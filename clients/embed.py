@@ -18,6 +18,7 @@ __all__ = ["DaemonOptions", "daemon"]
 
 _START_SECONDS = 600.0  # a first start may download weights
 _STOP_SECONDS = 5.0
+_LINE_BYTES = 8192
 _KEPT_LINES = 50  # of the daemon's stderr, to explain its end
 
 
@@ -67,8 +68,9 @@ async def daemon(options: DaemonOptions, command: Sequence[str] = _COMMAND) -> A
     try:
         address = await url
         if address is None:
-            code = await process.wait()
-            await readers
+            await _stop(process, patience=_STOP_SECONDS)
+            await asyncio.wait([readers], timeout=1.0)  # a grandchild may hold the pipe open
+            code = process.returncode
             raise DaemonError(_explain(kept, code), 2 if code == 2 else 1)
         listening = True
         yield address
@@ -83,7 +85,7 @@ async def daemon(options: DaemonOptions, command: Sequence[str] = _COMMAND) -> A
 async def _announced(stdout: asyncio.StreamReader, url: asyncio.Future[str | None]) -> None:
     """Resolve ``url`` with the announced address, or None at the end; read on, so no pipe fills."""
     try:
-        while line := await stdout.readline():
+        async for line in _lines(stdout):
             if not url.done() and (address := _address(line)):
                 url.set_result(address)
     finally:
@@ -99,8 +101,21 @@ def _address(line: bytes) -> str | None:
 
 
 async def _keep(stderr: asyncio.StreamReader, lines: deque[str]) -> None:
-    while line := await stderr.readline():
+    async for line in _lines(stderr):
         lines.append(line.decode(errors="replace").strip())
+
+
+async def _lines(pipe: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Lines of any length, cut to their first bytes; ``readline`` fails on long ones."""
+    line = b""
+    while block := await pipe.read(_LINE_BYTES):
+        *ended, rest = block.split(b"\n")
+        for part in ended:
+            yield (line + part)[:_LINE_BYTES]
+            line = b""
+        line = (line + rest)[:_LINE_BYTES]
+    if line:
+        yield line
 
 
 async def _stop(process: Process, patience: float) -> None:
@@ -116,7 +131,7 @@ async def _stop(process: Process, patience: float) -> None:
     await process.wait()
 
 
-def _explain(lines: Sequence[str], code: int) -> str:
+def _explain(lines: Sequence[str], code: int | None) -> str:
     """The daemon's own error line, else its last words."""
     for line in reversed(lines):
         _, found, reason = line.partition("error: ")

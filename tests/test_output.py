@@ -44,8 +44,10 @@ def test_transcript_moves_words_from_tail_to_open_to_closed() -> None:
         ),
         (
             "a.vtt",
-            "WEBVTT\n\n00:00:00.000 --> 00:00:00.800\nAsk not\n\n"
-            "00:00:01.200 --> 00:00:01.500\nwhat\n",
+            (
+                "WEBVTT\n\n00:00:00.000 --> 00:00:00.800\nAsk not\n\n"
+                "00:00:01.200 --> 00:00:01.500\nwhat\n"
+            ),
         ),
     ],
 )
