@@ -12,7 +12,6 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import av
 import numpy as np
-import soxr
 from av.audio.frame import AudioFrame
 from av.audio.resampler import AudioResampler
 from av.audio.stream import AudioStream
@@ -204,6 +203,8 @@ def to_waveform(
     if not np.isfinite(mono).all():
         raise AudioError("audio has samples that are NaN or infinite: clean the array first.")
     if sample_rate != SAMPLE_RATE and mono.size:
+        import soxr  # only here: files are resampled by FFmpeg
+
         mono = soxr.resample(mono, sample_rate, SAMPLE_RATE)
     return np.ascontiguousarray(mono, dtype=np.float32)
 
