@@ -1,4 +1,4 @@
-"""The native protocol's messages (version 1). No torch, no I/O; clients and server both import this.
+"""The native protocol's messages (version 1). No torch, no I/O; clients and server import this.
 
 A message is a map with a ``type``. Server messages carry ``seq``, counted from 1 in each session.
 Times are seconds from the first sample of the stream, rounded to the millisecond. Word texts keep
@@ -7,15 +7,18 @@ their leading space, so joining them gives the transcript in every language.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 __all__ = [
     "DEFAULT_PORT",
     "ENCODINGS",
     "JSON_SUBPROTOCOL",
     "MAX_FRAME_BYTES",
+    "MAX_ID_CHARS",
+    "MAX_PROMPT_CHARS",
     "MSGPACK_SUBPROTOCOL",
     "STREAM_PATH",
     "SUBPROTOCOLS",
@@ -51,6 +54,8 @@ SUBPROTOCOLS = (JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL)
 STREAM_PATH = "/v1/stream"
 DEFAULT_PORT = 9090
 MAX_FRAME_BYTES = 4 * 1024 * 1024  # of one websocket message
+MAX_PROMPT_CHARS = 4_000
+MAX_ID_CHARS = 256
 
 Encoding = Literal["s16le", "f32le"]
 ENCODINGS: tuple[Encoding, ...] = ("s16le", "f32le")
@@ -60,36 +65,38 @@ class _Client(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     pass
 
 
-class Start(_Client, tag="start"):
+class Start(_Client, frozen=True, kw_only=True, tag="start"):
     """Opens the stream. Must come first."""
 
     encoding: Encoding = "s16le"
-    sample_rate: int = 16_000  # 8000 to 48000
-    channels: int = 1  # 1 or 2, interleaved
+    sample_rate: Annotated[int, Meta(ge=8_000, le=48_000)] = 16_000
+    channels: Annotated[int, Meta(ge=1, le=2)] = 1  # interleaved
     language: str | None = None  # ISO code; null: detect
     task: Literal["transcribe", "translate"] = "transcribe"
-    prompt: str = ""
-    endpoint_silence: float | None = None  # seconds; null: the server's default
+    prompt: Annotated[str, Meta(max_length=MAX_PROMPT_CHARS)] = ""
+    endpoint_silence: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None  # null: the default
 
 
-class Audio(_Client, tag="audio"):
+class Audio(_Client, frozen=True, kw_only=True, tag="audio"):
     """PCM in the declared encoding. With JSON, audio travels as binary frames instead."""
 
     data: bytes
 
 
-class Flush(_Client, tag="flush"):
+class Flush(_Client, frozen=True, kw_only=True, tag="flush"):
     """Commit everything received so far; answered by ``flushed`` with the same id."""
 
-    id: str = ""
+    id: Annotated[str, Meta(max_length=MAX_ID_CHARS)] = ""
 
 
-class Eos(_Client, tag="eos"):
+class Eos(_Client, frozen=True, kw_only=True, tag="eos"):
     """No more audio. The server commits the rest, sends ``done`` and closes."""
 
 
-class Ping(_Client, tag="ping"):
-    id: str = ""
+class Ping(_Client, frozen=True, kw_only=True, tag="ping"):
+    """Answered by ``pong`` with the same id; also keeps an idle stream open."""
+
+    id: Annotated[str, Meta(max_length=MAX_ID_CHARS)] = ""
 
 
 ClientMessage = Start | Audio | Flush | Eos | Ping
@@ -100,13 +107,17 @@ class _Server(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):
+    """A word, and any punctuation attached to it. ``probability`` is between 0 and 1."""
+
     text: str
     start: float
     end: float
     probability: float
 
 
-class Ready(_Server, tag="ready"):
+class Ready(_Server, frozen=True, kw_only=True, tag="ready"):
+    """The stream is open; the fields say what was agreed. ``session`` identifies it in logs."""
+
     session: str
     model: str
     language: str | None
@@ -116,29 +127,33 @@ class Ready(_Server, tag="ready"):
     channels: int
 
 
-class SpeechStarted(_Server, tag="speech_started"):
+class SpeechStarted(_Server, frozen=True, kw_only=True, tag="speech_started"):
+    """Speech was heard from ``time`` on."""
+
     time: float
 
 
-class SpeechStopped(_Server, tag="speech_stopped"):
+class SpeechStopped(_Server, frozen=True, kw_only=True, tag="speech_stopped"):
+    """Speech ended at ``time``."""
+
     time: float
 
 
-class Partial(_Server, tag="partial"):
+class Partial(_Server, frozen=True, kw_only=True, tag="partial"):
     """The unstable tail after all committed words. Replaces the one before; may be empty."""
 
     text: str
     words: tuple[Word, ...]
 
 
-class Commit(_Server, tag="commit"):
+class Commit(_Server, frozen=True, kw_only=True, tag="commit"):
     """Words that will never change, in order after all words committed before."""
 
     text: str
     words: tuple[Word, ...]
 
 
-class Segment(_Server, tag="segment"):
+class Segment(_Server, frozen=True, kw_only=True, tag="segment"):
     """A closed utterance; all its words were committed before."""
 
     id: int
@@ -153,34 +168,44 @@ class Segment(_Server, tag="segment"):
     temperature: float
 
 
-class Language(_Server, tag="language"):
+class Language(_Server, frozen=True, kw_only=True, tag="language"):
+    """The language detected in the speech that begins at ``time``."""
+
     language: str
     probability: float
     time: float
 
 
-class Flushed(_Server, tag="flushed"):
+class Flushed(_Server, frozen=True, kw_only=True, tag="flushed"):
+    """Everything before ``time`` is committed."""
+
     id: str
     time: float
 
 
-class Lag(_Server, tag="lag"):
+class Lag(_Server, frozen=True, kw_only=True, tag="lag"):
+    """Under load: seconds the text is ``behind`` the audio, and the ``interval`` of updates now."""
+
     behind: float
     interval: float
 
 
-class Gap(_Server, tag="gap"):
+class Gap(_Server, frozen=True, kw_only=True, tag="gap"):
+    """Audio between these times was not decoded, and why."""
+
     start: float
     end: float
     reason: str
 
 
-class Warning(_Server, tag="warning"):
+class Warning(_Server, frozen=True, kw_only=True, tag="warning"):
+    """Something the client should know; the stream goes on unharmed."""
+
     code: str
     message: str
 
 
-class Error(_Server, tag="error"):
+class Error(_Server, frozen=True, kw_only=True, tag="error"):
     """``field`` names the offending field. After a fatal error the server closes the connection."""
 
     code: str
@@ -189,17 +214,21 @@ class Error(_Server, tag="error"):
     fatal: bool = True
 
 
-class Ack(_Server, tag="ack"):
+class Ack(_Server, frozen=True, kw_only=True, tag="ack"):
     """``samples`` counts what the server holds, per channel, at the client's own rate."""
 
     samples: int
 
 
-class Pong(_Server, tag="pong"):
+class Pong(_Server, frozen=True, kw_only=True, tag="pong"):
+    """Answers a ``ping``."""
+
     id: str
 
 
-class Done(_Server, tag="done"):
+class Done(_Server, frozen=True, kw_only=True, tag="done"):
+    """The last message. ``samples`` counts as in ``ack``, ``words`` all committed words."""
+
     duration: float
     samples: int
     words: int

@@ -1,0 +1,107 @@
+"""The daemon's options, and the flags made from them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, get_args, get_type_hints
+
+from ..streamer.config import StreamConfig
+from .errors import ConfigError
+from .wire import DEFAULT_PORT, Start
+
+__all__ = ["ServerConfig", "parse_flags"]
+
+
+def _option(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"help": text, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """How the daemon listens, decodes and treats its streams.
+
+    Raises ConfigError when a value is out of range.
+    """
+
+    host: str = _option("127.0.0.1", "address to listen on")
+    port: int = _option(DEFAULT_PORT, "port to listen on; 0 picks a free one")
+    model: str = _option("tiny.en", "model name or path")
+    device: str = _option("auto", "where the model runs: auto, cpu or cuda")
+    compute_type: str = _option("auto", "number format of the weights, or auto")
+    threads: int = _option(0, "CPU threads of the model; 0 takes all")
+    language: str | None = _option(None, "language of streams that name none; default: detect")
+    max_streams: int = _option(64, "streams served at once; more are refused")
+    idle_timeout: float = _option(300.0, "seconds a client may neither send nor read")
+    drain_seconds: float = _option(10.0, "seconds that open streams get to finish on a stop")
+    endpoint_silence: float = _option(0.6, "seconds of silence that end an utterance")
+    update_interval: float = _option(0.5, "least seconds of new audio between two updates")
+    log_level: str = _option(
+        "info", "least severe level logged", ("debug", "info", "warning", "error")
+    )
+    announce: bool = _option(False, "print one JSON line with the address on stdout once ready")
+    exit_with_stdin: bool = _option(False, "stop when standard input ends")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65_535:
+            raise ConfigError(f"--port must be from 0 to 65535, not {self.port}")
+        for name, least in (("max_streams", 1), ("threads", 0), ("drain_seconds", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{_flag(name)} must be {least} or more")
+        for name in ("idle_timeout", "endpoint_silence", "update_interval"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{_flag(name)} must be above 0 seconds")
+
+    def stream_config(self, start: Start, *, english_only: bool) -> StreamConfig:
+        """Return the options of the stream that ``start`` asks for."""
+        language = start.language or self.language
+        return StreamConfig(
+            language="en" if english_only else language,
+            task=start.task,
+            prompt=start.prompt,
+            endpoint_silence=(
+                self.endpoint_silence if start.endpoint_silence is None else start.endpoint_silence
+            ),
+            update_interval=self.update_interval,
+        )
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing usage and leaving: one clear line is enough."""
+        raise ConfigError(f"{message}; whisper-stream serve --help lists the flags")
+
+
+def parse_flags(argv: Sequence[str]) -> ServerConfig:
+    """Return the options that the flags ask for; raises ConfigError."""
+    parser = _Parser(
+        prog="whisper-stream serve",
+        description="Serve live transcription over websockets.",
+        allow_abbrev=False,
+    )
+    hints = get_type_hints(ServerConfig)
+    for option in dataclasses.fields(ServerConfig):
+        kind = hints[option.name]
+        text = option.metadata["help"]
+        if kind is bool:
+            parser.add_argument(_flag(option.name), action="store_true", help=text)
+            continue
+        if isinstance(kind, types.UnionType):  # "str | None": the flag gives the str
+            kind = get_args(kind)[0]
+        shown = "" if option.default is None else " (default: %(default)s)"
+        parser.add_argument(
+            _flag(option.name),
+            type=kind,
+            default=option.default,
+            choices=option.metadata["choices"] or None,
+            metavar=None if option.metadata["choices"] else option.name.upper(),
+            help=text + shown,
+        )
+    return ServerConfig(**vars(parser.parse_args(argv)))
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

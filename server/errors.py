@@ -1,0 +1,137 @@
+"""What can go wrong between a client and the daemon. Standard library only.
+
+::
+
+    WhisperStreamError
+    └── ServerError
+        ├── ConfigError           a flag or option that cannot be used
+        ├── ListenError           the address cannot be listened on
+        └── ProtocolError         the peer broke the protocol; becomes an ``error`` message
+            ├── UnreadableFrame   not a message at all
+            ├── UnknownMessage    a message of a type that nobody knows
+            └── InvalidField      a known message with a field that cannot be used
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+from .. import WhisperStreamError
+
+__all__ = [
+    "CloseCode",
+    "ConfigError",
+    "ErrorCode",
+    "InvalidField",
+    "ListenError",
+    "ProtocolError",
+    "ServerError",
+    "UnknownMessage",
+    "UnreadableFrame",
+    "WarningCode",
+]
+
+
+class ErrorCode(StrEnum):
+    """``code`` of an ``error`` message."""
+
+    UNREADABLE_FRAME = "unreadable_frame"
+    TEXT_FRAME = "text_frame"
+    UNKNOWN_MESSAGE = "unknown_message"
+    INVALID_FIELD = "invalid_field"
+    AUDIO_BEFORE_START = "audio_before_start"
+    NOT_STARTED = "not_started"
+    ALREADY_STARTED = "already_started"
+    AFTER_EOS = "after_eos"
+    ODD_BYTES = "odd_bytes"
+    IDLE_TIMEOUT = "idle_timeout"
+    TOO_MANY_STREAMS = "too_many_streams"
+    INTERNAL = "internal"
+
+
+class WarningCode(StrEnum):
+    """``code`` of a ``warning`` message sent by the server layer; streams may add their own."""
+
+    ODD_BYTES = "odd_bytes"
+    SHUTTING_DOWN = "shutting_down"
+
+
+class CloseCode(IntEnum):
+    """Websocket close codes in use (RFC 6455 section 7.4.1 and its IANA registry)."""
+
+    NORMAL = 1000
+    UNSUPPORTED_DATA = 1003
+    POLICY_VIOLATION = 1008
+    MESSAGE_TOO_BIG = 1009
+    INTERNAL_ERROR = 1011
+    SERVICE_RESTART = 1012
+    TRY_AGAIN_LATER = 1013
+
+
+class ServerError(WhisperStreamError):
+    """Base of the errors of this layer."""
+
+
+class ConfigError(ServerError):
+    """A flag or option that cannot be used. The text names it and what it takes."""
+
+
+class ListenError(ServerError):
+    """The daemon cannot listen on its address."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(host, port, reason)
+        self.host = host
+        self.port = port
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"cannot listen on {self.host} port {self.port} ({self.reason}); "
+            "choose another --port, or 0 for a free one"
+        )
+
+
+class ProtocolError(ServerError):
+    """The peer broke the protocol.
+
+    Attributes:
+        code: becomes ``error.code``.
+        field: the offending field, if one is to blame.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, *, field: str | None = None) -> None:
+        super().__init__(code, message, field)
+        self.code = code
+        self.message = message
+        self.field = field
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class UnreadableFrame(ProtocolError):
+    """A frame that holds no message."""
+
+    def __init__(self, message: str, *, code: ErrorCode = ErrorCode.UNREADABLE_FRAME) -> None:
+        super().__init__(code, message)
+
+
+class UnknownMessage(ProtocolError):
+    """A well-formed message of an unknown type."""
+
+    def __init__(self, type_name: str, known: tuple[str, ...]) -> None:
+        super().__init__(
+            ErrorCode.UNKNOWN_MESSAGE,
+            f"unknown message type {type_name!r}; known types are {', '.join(known)}",
+            field="type",
+        )
+        self.type_name = type_name
+        self.known = known
+
+
+class InvalidField(ProtocolError):
+    """A field that is missing or has a value that cannot be used."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(ErrorCode.INVALID_FIELD, message, field=field)

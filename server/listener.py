@@ -1,0 +1,113 @@
+"""Sockets and uvicorn: listening, closing politely, stopping gracefully."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from .app import Hub, create_app
+from .errors import ListenError
+from .wire import MAX_FRAME_BYTES
+
+__all__ = ["DaemonServer", "bind"]
+
+# Audio waiting in the kernel while a stream has no room. Small, so that a client's own pings do not
+# wait behind minutes of audio; 256 KiB is still eight seconds at 16 kHz.
+RECEIVE_BUFFER = 256 * 1024
+LINGER_SECONDS = 5.0  # to read what a refused client still sends, so that it sees why
+FAREWELL_SECONDS = 1.0  # for clients to answer the last close frames
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket bound to the address, not listening yet; raises ListenError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise ListenError(host, port, error.strerror or str(error)) from None
+    return sock
+
+
+class LingeringWebSocket(WebSocketsSansIOProtocol):
+    """After a frame that breaks the websocket rules, reads on until the client has seen the close.
+
+    Closing a socket with unread data resets it, and the client would never learn the reason.
+    """
+
+    def handle_parser_exception(self) -> None:
+        """Send the close frame and the end of the stream, then discard what still comes."""
+        if self.close_timer is not None:
+            return
+        assert self.conn.close_sent is not None  # the parser failed, so it has queued a close
+        close = self.conn.close_sent
+        self.queue.put_nowait(
+            {"type": "websocket.disconnect", "code": close.code, "reason": close.reason}
+        )
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.close_sent = True
+        self.transport.resume_reading()
+        self.close_timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+
+class DaemonServer(uvicorn.Server):
+    """uvicorn, with streams finished before their sockets are closed.
+
+    Args:
+        hub: told to drain on the first signal; a second signal ends the process at once.
+        on_ready: called once connections are accepted.
+    """
+
+    def __init__(self, hub: Hub, drain_seconds: float, on_ready: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                create_app(hub),
+                ws=LingeringWebSocket,
+                ws_max_size=MAX_FRAME_BYTES,
+                # A pong waits behind audio that waits for room: its lateness proves nothing.
+                ws_ping_timeout=None,
+                ws_per_message_deflate=False,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._hub = hub
+        self._drain_seconds = drain_seconds
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start accepting, then say so."""
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let every stream finish, then close what is left."""
+        await self._hub.drain(self._drain_seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                while self.server_state.connections:  # noqa: ASYNC110 - uvicorn signals no event
+                    await asyncio.sleep(0.02)
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop gracefully on the first signal, at once on the second."""
+        if self.should_exit:
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+        self.should_exit = True
