@@ -31,7 +31,7 @@ class BackendConfig:
     no_speech_threshold: float = 0.6  # above: an unlikely text is silence, not a failure
     tokens_per_second: float = 14.0  # of audio; more is a runaway
     update_context: ContextMode = "trimmed"
-    final_context: ContextMode = "trimmed"
+    final_context: ContextMode = "full"
     seed: int = 0  # of sampling at temperatures above 0
 
 

@@ -19,9 +19,12 @@ class StreamConfig:
     task: Task = "transcribe"
     prompt: str = ""  # context or vocabulary given by the client
     agreement: int = 2  # LocalAgreement-n: hypotheses that must agree before a commit
+    commit_margin: float = 0.2  # a word that ends closer to the end of the audio may be half a word
     update_interval: float = 0.5  # least new audio between two updates
     endpoint_silence: float = 0.6  # silence that ends an utterance
     preroll: float = 0.4  # audio kept before detected speech
+    context_silence: float = 2.0  # after a shorter pause the window goes on from what was said before
+    context_seconds: float = 6.0  # of such audio kept, at most
     soft_window: float = 12.0  # the window is trimmed at a committed word once longer
     max_window: float = 28.0  # the window never grows past this
     buffer_seconds: float = 60.0  # audio held; feeding more must wait

@@ -27,20 +27,18 @@ from .events import (
     Gap,
     LanguageDetected,
     Partial,
-    SegmentClosed,
     StreamWarning,
     Word,
 )
 from .jobs import DecodedWord, DecodeJob, DecodeResult
 from .transcript import Transcript
-from .utterances import UtteranceTracker
+from .utterances import Utterance, UtteranceTracker
 from .vad import SpeechDetector
 
 __all__ = ["SessionStatistics", "StreamSession", "TextCodec"]
 
 _SLICE = SAMPLE_RATE // 10  # audio is looked at in such steps, so that chunking does not matter
 _FIRST_UPDATE_SECONDS = 1.0  # of audio in a window before its first decode
-_COMMIT_MARGIN_SECONDS = 0.2  # a word this close to the end of the audio may be half a word
 _STALL_KEEP_SECONDS = 2.0  # of a full window's end is left uncommitted when it must be cut
 _LANGUAGE_CONFIDENCE = 0.5  # a detected language at least this likely is kept
 _NO_SPEECH = 0.6  # above this, and with an unlikely text, an utterance was no speech
@@ -82,12 +80,14 @@ class StreamSession:
         self._config = config
         self._buffer = RingBuffer(round(config.buffer_seconds * SAMPLE_RATE))
         self._tracker = UtteranceTracker(config, detector)
-        self._agreement = LocalAgreement(config.agreement, margin=_COMMIT_MARGIN_SECONDS)
+        self._agreement = LocalAgreement(config.agreement, margin=config.commit_margin)
         self._transcript = Transcript(
             config, tuple(codec.encode(config.prompt)) if config.prompt else ()
         )
         self._language = config.language
         self._window_start: int | None = None  # None: no utterance is being decoded
+        self._context_start: int | None = None  # audio before the next utterance that may be kept
+        self._context_end = 0  # where the last utterance ended
         self._decoded_to = 0  # end of the audio of the last job
         self._job: _InFlight | None = None
         self._last_job_at = float("-inf")
@@ -149,8 +149,7 @@ class StreamSession:
             return None
         utterance = self._tracker.queue[0]
         if self._window_start is None:
-            self._window_start = utterance.start
-            self._decoded_to = utterance.start
+            self._window_start = self._enter(utterance)
         start = self._window_start
         limit = start + round(self._config.max_window * SAMPLE_RATE)
         if utterance.end is not None and utterance.end <= limit:
@@ -169,7 +168,7 @@ class StreamSession:
         self._last_job_at = now
         return DecodeJob(
             audio=self._buffer.view(self._job.start, self._job.end),
-            prompt=self._transcript.prompt(start),
+            prompt=self._transcript.prompt,
             prefix=self._transcript.prefix,
             draft=tuple(token for word in self._agreement.latest for token in word.tokens),
             language=self._language,
@@ -210,9 +209,11 @@ class StreamSession:
         self._gaps += job.end - max(self._settled, job.start)
         self._settled = job.end
         events += self._show(job, ())
-        events += self._transcript.close(job.end, self._language or "en", None)
+        events += self._transcript.close_segment(self._language or "en", None)
+        self._transcript.scroll(None)
         if job.final:
             self._leave_utterance()
+            self._context_start = None  # not to be decoded again
         else:
             self._window_start = job.end
         return events + self._settle()
@@ -278,7 +279,8 @@ class StreamSession:
     def _scroll(self, job: _InFlight, boundary: int) -> list[Event]:
         """Moves the window's start to the quietest place near ``boundary``; what lies before is closed."""
         boundary = self._quietest(boundary, job)
-        events = self._transcript.close(boundary, self._language or "en", None)
+        events = self._transcript.close_segment(self._language or "en", None)
+        self._transcript.scroll(boundary)
         self._account(boundary)
         self._window_start = boundary
         self._buffer.forget(boundary)
@@ -306,7 +308,7 @@ class StreamSession:
         if self._shown:
             self._shown = ()
             events.append(Partial(words=()))
-        events += self._transcript.close(job.end, result.language, result)
+        events += self._transcript.close_segment(result.language, result)
         self._account(job.end)
         self._leave_utterance()
         return events
@@ -319,26 +321,64 @@ class StreamSession:
             and result.avg_logprob < _UNLIKELY_LOGPROB
         )
 
+    def _enter(self, utterance: Utterance) -> int:
+        """Begins to decode ``utterance`` -> where its window starts.
+
+        After a short pause the window goes on from what was said before, so that the model hears
+        the sentence whole; after a long one it starts afresh.
+        """
+        self._decoded_to = utterance.start
+        start = utterance.start
+        if self._context_start is not None:
+            joined = utterance.start - self._context_end <= round(
+                self._config.context_silence * SAMPLE_RATE
+            )
+            if joined:
+                start = self._context_start
+            else:
+                self._transcript.scroll(None)
+        if utterance.start - self._context_end > round(
+            self._config.prompt_reset_silence * SAMPLE_RATE
+        ):
+            self._transcript.forget_prompt()  # a new topic, as likely as not
+        self._context_start = None
+        self._buffer.forget(start)
+        return start
+
     def _leave_utterance(self) -> None:
+        """The first utterance is decoded; its last seconds stay as context for the next."""
         done = self._tracker.queue.popleft()
-        assert done.end is not None
+        assert done.end is not None and self._window_start is not None
+        earliest = done.end - round(self._config.context_seconds * SAMPLE_RATE)
+        start = self._window_start
+        if start < earliest:
+            start = self._transcript.boundary_after(earliest) or done.end
+        self._transcript.scroll(start)
+        self._context_start, self._context_end = start, done.end
         self._window_start = None
-        self._transcript.leave(done.end)
-        self._buffer.forget(done.end)
+        self._buffer.forget(start)
 
     # Accounts
 
     def _account(self, upto: int) -> None:
         """Samples up to ``upto`` of the window are decoded for good."""
         start = self._window_start if self._window_start is not None else self._settled
+        # context was counted when it was first decoded
         self._decoded += max(0, upto - max(start, self._settled))
         self._settled = max(self._settled, upto)
 
     def _forget_silence(self) -> None:
         """Lets go of audio in which nobody speaks."""
+        if self._window_start is not None:
+            return
         upto = self._tracker.queue[0].start if self._tracker.queue else self._tracker.silence_start
-        if self._window_start is None and upto > self._settled:
-            self._settled = upto
+        self._settled = max(self._settled, upto)
+        silence = upto - self._context_end
+        if self._context_start is None:
+            self._buffer.forget(upto)
+        elif silence > round(self._config.context_silence * SAMPLE_RATE):
+            self._transcript.scroll(None)
+            self._context_start = None
             self._buffer.forget(upto)
 
     def _settle(self) -> list[Event]:

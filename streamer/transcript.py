@@ -13,6 +13,7 @@ __all__ = ["MAX_PROMPT_TOKENS", "Transcript"]
 
 MAX_PROMPT_TOKENS = 223  # half of the decoder's context, less <|startofprev|>
 _SENTENCE_END = (".", "?", "!", "。", "？", "！")
+_BOUNDARY_SLACK = SAMPLE_RATE // 8  # a window may begin this much inside the last word it leaves
 _TRIM_KEEP_SECONDS = 1.0  # of committed audio stays in the window as context
 
 
@@ -29,7 +30,7 @@ class Transcript:
         self._tokens: list[tuple[int, ...]] = []  # of each word committed in the window
         self._words: list[Word] = []  # the same words, placed
         self._last_end = 0  # sample where the last committed word ends
-        self._last_speech = 0  # end of the last utterance left
+        self._closed = 0  # how many of these words belong to segments already closed
         self._segments = 0
         self._count = 0
 
@@ -43,16 +44,14 @@ class Transcript:
         """Tokens committed inside the window."""
         return tuple(token for tokens in self._tokens for token in tokens)
 
-    def prompt(self, window_start: int) -> tuple[int, ...]:
+    @property
+    def prompt(self) -> tuple[int, ...]:
         """Text before the window, at most MAX_PROMPT_TOKENS: the client's own, then the latest said."""
-        reset = round(self._config.prompt_reset_silence * SAMPLE_RATE)
-        if window_start - self._last_speech > reset:
-            self._history.clear()  # a new topic, as likely as not
         if not self._config.condition_on_previous:
             return self._given_prompt[-MAX_PROMPT_TOKENS:]
         given = self._given_prompt[-MAX_PROMPT_TOKENS // 2 :]
-        history = self._history[-(MAX_PROMPT_TOKENS - len(given)) :]
-        return (*given, *history)
+        room = MAX_PROMPT_TOKENS - len(given)
+        return (*given, *self._history[-room:])
 
     def place(self, words: Sequence[DecodedWord], start: int, end: int) -> Iterator[Word]:
         """Puts ``words`` of the window ``start``..``end`` on the stream's clock, in order and inside it."""
@@ -78,6 +77,10 @@ class Transcript:
         """Where the last word committed in the window ends."""
         return self._words[-1].end_sample if self._words else None
 
+    def boundary_after(self, sample: int) -> int | None:
+        """Where the first committed word that ends after ``sample`` ends. None: there is none."""
+        return next((w.end_sample for w in self._words if w.end_sample > sample), None)
+
     def trim_point(self, start: int, end: int) -> int | None:
         """Where the window ``start``..``end`` is best shortened: after the last committed sentence, or,
         when it is nearly full, after the last committed word. None: nowhere yet."""
@@ -91,22 +94,15 @@ class Transcript:
             return ends[-1].end_sample
         return None
 
-    def close(
-        self, boundary: int, language: str, result: DecodeResult | None
-    ) -> list[SegmentClosed]:
-        """Closes a segment of the words that end at or before ``boundary`` (all, with a ``result``).
+    def close_segment(self, language: str, result: DecodeResult | None) -> list[SegmentClosed]:
+        """Closes a segment of all words committed since the last one; none where there are none.
 
-        They scroll out of the window and become the prompt.
+        ``result`` is that of the decode which ended it. The words stay in the window.
         """
-        count = len(self._words)
-        if result is None:
-            count = sum(1 for word in self._words if word.end_sample <= boundary + SAMPLE_RATE // 8)
-        if count == 0:
+        words = tuple(self._words[self._closed :])
+        if not words:
             return []
-        words, tokens = tuple(self._words[:count]), self._tokens[:count]
-        del self._words[:count], self._tokens[:count]
-        self._history += [token for word in tokens for token in word]
-        del self._history[:-MAX_PROMPT_TOKENS]
+        self._closed = len(self._words)
         self._segments += 1
         logprobs = [math.log(max(word.probability, 1e-6)) for word in words]
         return [
@@ -123,6 +119,19 @@ class Transcript:
             )
         ]
 
-    def leave(self, end: int) -> None:
-        """The utterance that ended at sample ``end`` is done."""
-        self._last_speech = end
+    def scroll(self, boundary: int | None) -> None:
+        """The window now starts at sample ``boundary``: words before it become the prompt.
+
+        None: the window is left for good, with all its words.
+        """
+        count = len(self._words)
+        if boundary is not None:
+            count = sum(1 for word in self._words if word.end_sample <= boundary + _BOUNDARY_SLACK)
+        self._history += [token for tokens in self._tokens[:count] for token in tokens]
+        del self._history[:-MAX_PROMPT_TOKENS]
+        del self._words[:count], self._tokens[:count]
+        self._closed = max(0, self._closed - count)
+
+    def forget_prompt(self) -> None:
+        """What was said before has nothing to do with what comes."""
+        self._history.clear()
