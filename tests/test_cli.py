@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import wave
@@ -283,3 +285,47 @@ def test_a_reader_that_went_away_ends_the_command_quietly(server: FakeServer) ->
     done = subprocess.run(argv, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_speech_through_an_embedded_daemon(tmp_path: Path) -> None:
+    """Real weights, the real server: what the command is for."""
+    path = tmp_path / "a.srt"
+    argv = [*PROGRAM, str(SPEECH), "--speed", "0", "--threads", "1", "--output", str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    times = r"\[(\d\d:\d\d\.\d\d) → (\d\d:\d\d\.\d\d)\] (.+)"
+    lines = [re.fullmatch(times, line) for line in done.stdout.splitlines()]
+    spoken = " ".join(line[3] for line in lines if line is not None)
+    assert None not in lines
+    assert "what your country can do for you" in re.sub(r"[^\w ]", "", spoken).lower()
+    stamps = [stamp for line in lines if line is not None for stamp in line.groups()[:2]]
+    assert stamps == sorted(stamps)
+    assert stamps[-1] <= "00:11.00"
+    assert "your country can do for" in " ".join(path.read_text().split())
+
+
+def test_ctrl_c_flushes_the_embedded_daemon() -> None:
+    argv = [*PROGRAM, str(SPEECH), "--threads", "1", "--json"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        seen: list[dict[str, object]] = []
+        for line in process.stdout:
+            seen.append(json.loads(line))
+            if seen[-1]["type"] == "commit":
+                break
+        process.send_signal(signal.SIGINT)
+        seen += [json.loads(line) for line in process.stdout]
+    assert process.returncode == 130
+    assert seen[-1]["type"] == "done"
+    assert "segment" in [message["type"] for message in seen[-3:]]
+
+
+def test_an_unknown_model_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert "nope" in fails(capfd, 2, SPEECH, "--model", "nope")
+
+
+def test_a_port_in_use_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        text = fails(capfd, 2, "serve", "--host", "127.0.0.1", "--port", port)
+    assert f"cannot listen on 127.0.0.1 port {port}" in text

@@ -74,7 +74,7 @@ def test_plain_lines_are_closed_segments_and_what_was_left_open() -> None:
 
 def test_json_is_every_message_as_one_line() -> None:
     stdout = io.BytesIO()
-    run(JsonRenderer(stdout, str), *STREAM)
+    run(JsonRenderer(stdout, print), *STREAM)
     messages = [json.loads(line) for line in stdout.getvalue().splitlines()]
     assert [message["type"] for message in messages] == ["partial", "commit", "segment", "commit"]
     assert messages[1]["words"][1] == {

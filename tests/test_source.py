@@ -9,6 +9,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from av.audio.stream import AudioStream
 from numpy.typing import NDArray
 from whisper_stream.clients.errors import SourceError
 from whisper_stream.clients.source import CHUNK_SAMPLES, SAMPLE_RATE, AudioSource, Pacer
@@ -38,6 +39,7 @@ def tone(rate: int, seconds: float) -> NDArray[np.int16]:
 def encode(path: Path, samples: NDArray[np.int16], codec: str, rate: int) -> Path:
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=rate, layout="mono")
+        assert isinstance(stream, AudioStream)
         for at in range(0, len(samples), 4096):
             frame = av.AudioFrame.from_ndarray(samples[None, at : at + 4096], "s16", "mono")
             frame.sample_rate = rate
