@@ -86,6 +86,8 @@ class Hub:
         connection = StreamConnection(websocket, codec, self._engine, self._config, stream_id)
         self._connections.add(connection)
         self._empty.clear()
+        if self.draining:  # it began while this one was being accepted
+            connection.stop()
         try:
             await connection.run()
         finally:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Subprotocol
 from whisper_stream.server import wire
 from whisper_stream.server.app import Hub
 from whisper_stream.server.bridge import Session
@@ -193,7 +194,7 @@ class Daemon:
     def connect(
         self, subprotocol: str | None = wire.JSON_SUBPROTOCOL, **more: Any
     ) -> Iterator[Peer]:
-        offered = None if subprotocol is None else [subprotocol]
+        offered = None if subprotocol is None else [Subprotocol(subprotocol)]
         url = more.pop("url", self.url)
         with connect(
             url, subprotocols=offered, compression=None, proxy=None, max_size=None, **more

@@ -182,7 +182,7 @@ def test_msgpack_takes_maps_only(frame: Any, code: ErrorCode) -> None:
 def test_after_eos_only_pings_are_answered() -> None:
     protocol = streaming()
     feed(protocol, EOS)
-    late = [b"\0\0", b"\0\0", '{"type":"flush"}', EOS, START]
+    late: list[str | bytes] = [b"\0\0", b"\0\0", '{"type":"flush"}', EOS, START]
     assert errors(feed(protocol, *late)) == [(ErrorCode.AFTER_EOS, None, False)] * 4
     assert feed(protocol, '{"type":"ping","id":"x"}') == [Reply(message=Pong(id="x"))]
 

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 from whisper_stream import __version__
 from whisper_stream.model.audio import load_audio
 from whisper_stream.server import wire
@@ -59,6 +60,12 @@ def transcript(messages: list[wire.ServerMessage]) -> str:
 
 def errors(messages: list[wire.ServerMessage]) -> list[tuple[str, bool]]:
     return [(m.code, m.fatal) for m in messages if isinstance(m, wire.Error)]
+
+
+def health(running: Daemon) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{running.http}/healthz") as answer:
+        body: dict[str, Any] = json.load(answer)
+    return body
 
 
 def whole_stream(running: Daemon, subprotocol: str, audio: bytes) -> list[wire.ServerMessage]:
@@ -294,6 +301,8 @@ def test_a_client_that_vanishes_is_forgotten() -> None:
             peer.audio(speech(5.0))
             peer.until(wire.Ready)
             peer.socket.socket.shutdown(socket.SHUT_RDWR)
+        while health(running)["streams"]:
+            pass  # each look is a round trip through the server's loop
         engine.gate.set()
         running.stop()
         running.thread.join(20)
@@ -432,8 +441,7 @@ def test_a_stop_does_not_wait_for_ever() -> None:
 
 
 def test_health_and_hint_over_http(shared: Daemon) -> None:
-    with urllib.request.urlopen(f"{shared.http}/healthz") as answer:
-        body = json.load(answer)
+    body = health(shared)
     assert body["status"] == "ok" and body["version"] == __version__
     assert body["model"] == "scripted" and body["streams"] == 0
     assert set(body["engine"]) == {"jobs"}
@@ -528,7 +536,7 @@ def test_the_real_daemon_transcribes_and_does_not_outlive_its_parent() -> None:
     flags = ["--model", "tiny.en", "--port", "0", "--announce", "--exit-with-stdin"]
     with serve(*flags) as process:
         url = announced(process)
-        with connect(url, subprotocols=[MSGPACK], compression=None, proxy=None) as ws:
+        with connect(url, subprotocols=[Subprotocol(MSGPACK)], compression=None, proxy=None) as ws:
             peer = Peer(ws)
             peer.send(wire.Start(language="en"))
             for start in range(0, len(audio), 32_000):

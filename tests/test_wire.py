@@ -24,7 +24,7 @@ from whisper_stream.server.errors import (
     WarningCode,
 )
 
-CODECS = [JsonCodec(), MsgpackCodec()]
+CODECS: list[Codec] = [JsonCodec(), MsgpackCodec()]
 CLIENT = get_args(wire.ClientMessage)
 SERVER = get_args(wire.ServerMessage)
 DOCUMENT = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text(encoding="utf-8")
