@@ -29,15 +29,20 @@ class LocalAgreement:
     """Keeps the last n hypotheses after the committed prefix, and says what they agree on.
 
     A word is compared with its punctuation, so half a word or a comma that is still in doubt holds
-    the commit back. The last word of a hypothesis may be cut by the end of the audio: it is only
-    agreed upon once its end lies ``margin`` seconds before that.
+    the commit back. A word that the end of the audio may have cut, or that more audio may change, is
+    not agreed upon yet: it must end ``margin`` seconds before the end of the audio, and one that the
+    model is less than ``sure`` of, ``unsure_margin`` seconds.
     """
 
-    def __init__(self, n: int, *, margin: float) -> None:
+    def __init__(
+        self, n: int, *, margin: float, sure: float = 0.0, unsure_margin: float = 0.0
+    ) -> None:
         if n < 2:
             raise ValueError(f"agreement needs at least 2 hypotheses, not {n}")
         self._n = n
         self._margin = margin
+        self._sure = sure
+        self._unsure_margin = unsure_margin
         self._history: list[tuple[DecodedWord, ...]] = []
 
     @property
@@ -55,10 +60,12 @@ class LocalAgreement:
         del self._history[: -self._n]
         if len(self._history) < self._n:
             return 0
-        stable = common_words(self._history)
-        while stable and words[stable - 1].end > audio_seconds - self._margin:
-            stable -= 1
-        return stable
+        agreed = words[: common_words(self._history)]
+        for count, word in enumerate(agreed):
+            margin = self._margin if word.probability >= self._sure else self._unsure_margin
+            if word.end > audio_seconds - margin:
+                return count
+        return len(agreed)
 
     def committed(self, count: int) -> None:
         """The first ``count`` words are committed now: they leave every hypothesis kept."""

@@ -80,7 +80,12 @@ class StreamSession:
         self._config = config
         self._buffer = RingBuffer(round(config.buffer_seconds * SAMPLE_RATE))
         self._tracker = UtteranceTracker(config, detector)
-        self._agreement = LocalAgreement(config.agreement, margin=config.commit_margin)
+        self._agreement = LocalAgreement(
+            config.agreement,
+            margin=config.commit_margin,
+            sure=config.sure_probability,
+            unsure_margin=config.unsure_margin,
+        )
         self._transcript = Transcript(
             config, tuple(codec.encode(config.prompt)) if config.prompt else ()
         )

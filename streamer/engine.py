@@ -1,0 +1,198 @@
+"""The engine: jobs of all streams in, results out, on a thread of its own that owns the model."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from .config import StreamConfig
+from .errors import EngineClosedError
+from .jobs import DecodeJob, DecodeResult
+from .session import StreamSession, TextCodec
+from .vad import SpeechDetector, WebRtcDetector
+
+__all__ = ["Backend", "EngineStatistics", "EngineThread", "open_engine"]
+
+_log = logging.getLogger(__name__)
+
+
+class Backend(Protocol):
+    """What runs jobs. Called from one thread only."""
+
+    def decode(self, jobs: Sequence[DecodeJob]) -> list[DecodeResult]:
+        """One result for each job, in order."""
+        ...
+
+
+class EngineStatistics(NamedTuple):
+    queued: int  # jobs waiting
+    running: int  # jobs being decoded
+    done: int  # jobs decoded since the start
+    failed: int
+    audio_seconds: float  # of all windows decoded
+    busy_seconds: float  # spent decoding
+
+
+@dataclass(order=True)
+class _Entry:
+    """Endpoints go first: somebody waits for the end of a sentence. Then first come, first served."""
+
+    urgency: int
+    number: int
+    job: DecodeJob = field(compare=False)
+    future: Future[DecodeResult] = field(compare=False)
+
+
+class EngineThread:
+    """Runs a backend on its own thread. ``submit`` may be called from any thread.
+
+    A stream has one job out at a time, so the queue is bounded by the number of streams.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        codec: TextCodec,
+        *,
+        model_name: str,
+        languages: tuple[str, ...] = (),
+        max_batch: int = 1,
+        make_detector: Callable[[], SpeechDetector] = WebRtcDetector,
+        clock: Callable[[], float],
+    ) -> None:
+        self.model_name = model_name
+        self.languages = languages  # codes a stream may ask for; empty: English only
+        self._backend = backend
+        self._codec = codec
+        self._make_detector = make_detector
+        self._clock = clock
+        self._max_batch = max_batch
+        self._condition = threading.Condition()
+        self._queue: list[_Entry] = []  # a heap
+        self._number = 0  # jobs submitted so far
+        self._closed = False
+        self._running = 0
+        self._done = 0
+        self._failed = 0
+        self._audio_seconds = 0.0
+        self._busy_seconds = 0.0
+        self._thread = threading.Thread(target=self._run, name="decode-engine", daemon=True)
+        self._thread.start()
+
+    def new_session(self, config: StreamConfig) -> StreamSession:
+        """A stream whose jobs this engine can run."""
+        return StreamSession(config, self._make_detector(), self._codec)
+
+    def submit(self, job: DecodeJob) -> Future[DecodeResult]:
+        """Queues ``job``. Cancelling the future drops a job that has not begun.
+
+        Raises EngineClosedError after ``close``.
+        """
+        future: Future[DecodeResult] = Future()
+        with self._condition:
+            if self._closed:
+                raise EngineClosedError
+            self._number += 1
+            entry = _Entry(0 if job.final else 1, self._number, job, future)
+            heapq.heappush(self._queue, entry)
+            self._condition.notify()
+        return future
+
+    def close(self) -> None:
+        """Cancels what waits, finishes what runs, and ends the thread."""
+        with self._condition:
+            self._closed = True
+            waiting, self._queue = self._queue, []
+            self._condition.notify()
+        for entry in waiting:
+            entry.future.cancel()
+        self._thread.join()
+
+    def statistics(self) -> EngineStatistics:
+        with self._condition:
+            return EngineStatistics(
+                queued=len(self._queue),
+                running=self._running,
+                done=self._done,
+                failed=self._failed,
+                audio_seconds=self._audio_seconds,
+                busy_seconds=self._busy_seconds,
+            )
+
+    def _run(self) -> None:
+        while batch := self._take():
+            started = self._clock()
+            try:
+                results = self._backend.decode([entry.job for entry in batch])
+            except Exception as error:  # noqa: BLE001 - a job may fail in any way; the engine lives on
+                _log.error("decode failed: %s", type(error).__name__)
+                for entry in batch:
+                    entry.future.set_exception(error)
+                self._account(batch, started, failed=True)
+                continue
+            self._account(batch, started, failed=False)
+            for entry, result in zip(batch, results, strict=True):
+                entry.future.set_result(result)
+
+    def _take(self) -> list[_Entry]:
+        """The next jobs to run; waits for one. Empty: the engine is closed."""
+        with self._condition:
+            batch: list[_Entry] = []
+            while not batch:
+                while not self._queue and not self._closed:
+                    self._condition.wait()
+                if self._closed:
+                    return []
+                while self._queue and len(batch) < self._max_batch:
+                    entry = heapq.heappop(self._queue)
+                    if entry.future.set_running_or_notify_cancel():
+                        batch.append(entry)
+            self._running = len(batch)
+            return batch
+
+    def _account(self, batch: list[_Entry], started: float, *, failed: bool) -> None:
+        with self._condition:
+            self._running = 0
+            self._busy_seconds += self._clock() - started
+            self._audio_seconds += sum(len(entry.job.audio) for entry in batch) / 16_000
+            if failed:
+                self._failed += len(batch)
+            else:
+                self._done += len(batch)
+
+
+def open_engine(
+    model: str, *, device: str | None = None, compute_type: str = "auto", threads: int | None = None
+) -> EngineThread:
+    """Loads ``model`` (a name or path), warms it up, and starts its engine.
+
+    Raises the errors of ``load_model``, each one clear sentence.
+    """
+    import time
+
+    import numpy as np
+    import torch
+
+    from ..model.loading import load_model
+    from .backend import WhisperBackend
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    whisper = load_model(model, device=device, compute_type=compute_type)
+    backend = WhisperBackend(whisper)
+    tokenizer = backend.tokenizer
+    # the first decode compiles and allocates: no user should wait for that
+    noise = np.random.default_rng(0).normal(0.0, 0.01, 16_000).astype(np.float32)
+    backend.decode([DecodeJob(audio=noise, language="en")])
+    return EngineThread(
+        backend,
+        tokenizer,
+        model_name=whisper.name,
+        languages=tokenizer.all_language_codes if whisper.is_multilingual else (),
+        clock=time.perf_counter,
+    )

@@ -1,0 +1,95 @@
+"""Plays audio through a session without sockets or threads, on a clock of its own.
+
+The same policy as in the daemon, decided by nothing but the audio and the cost of each decode: for
+tests, benchmarks and replays. With ``cost`` given, an update that takes t seconds makes the audio of
+those t seconds pile up, as it would live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .config import SAMPLE_RATE
+from .events import Event
+from .jobs import DecodeJob, DecodeResult
+from .session import StreamSession
+
+__all__ = ["TimedEvent", "simulate"]
+
+_STEP = SAMPLE_RATE // 10  # audio arrives in such steps
+
+
+@dataclass(frozen=True, slots=True)
+class TimedEvent:
+    time: float  # seconds since the first sample was spoken
+    event: Event
+
+
+def simulate(
+    session: StreamSession,
+    chunks: Iterable[NDArray[np.float32]],
+    decode: Callable[[DecodeJob], DecodeResult],
+    *,
+    cost: Callable[[DecodeJob, DecodeResult], float] = lambda job, result: 0.0,
+) -> Iterator[TimedEvent]:
+    """Feeds ``chunks`` [n] at 16 kHz as if live, decodes as the session asks, and yields its events.
+
+    ``cost`` is the time in seconds that a decode is taken to last.
+    """
+    free_at = 0.0  # when the engine can take another job
+    now = 0.0
+    job: DecodeJob | None = None
+    result: DecodeResult | None = None
+
+    def start_job() -> None:
+        nonlocal job, result, free_at
+        if job is None and (job := session.next_job(now)) is not None:
+            result = decode(job)
+            free_at = now + cost(job, result)
+
+    def finish_job() -> list[Event]:
+        nonlocal job, result
+        assert result is not None
+        done, job, result = result, None, None
+        return session.job_done(done, now)
+
+    for step in _steps(chunks):
+        now += len(step) / SAMPLE_RATE
+        for event in session.feed(step):
+            yield TimedEvent(now, event)
+        if job is not None and free_at <= now:
+            for event in finish_job():
+                yield TimedEvent(max(free_at, 0.0), event)
+        start_job()
+        if job is not None and free_at <= now:
+            for event in finish_job():
+                yield TimedEvent(now, event)
+    if job is not None:
+        now = max(now, free_at)
+        for event in finish_job():
+            yield TimedEvent(now, event)
+    for event in session.finish():
+        yield TimedEvent(now, event)
+    while not session.finished:
+        start_job()
+        if job is None:
+            raise RuntimeError("the session is not finished but has no job")
+        now = free_at
+        for event in finish_job():
+            yield TimedEvent(now, event)
+
+
+def _steps(chunks: Iterable[NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
+    """The same samples, cut anew into steps of 0.1 s; the last may be shorter."""
+    pending = np.zeros(0, dtype=np.float32)
+    for chunk in chunks:
+        pending = np.concatenate((pending, chunk))
+        while len(pending) >= _STEP:
+            yield pending[:_STEP]
+            pending = pending[_STEP:]
+    if len(pending):
+        yield pending
