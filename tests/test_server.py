@@ -340,23 +340,25 @@ def test_a_stuck_stream_stops_reading_its_socket() -> None:
             sent = threading.Event()
 
             def send() -> None:
-                for _ in range(40):
+                for _ in range(12):
                     peer.audio(bytes(1_000_000))
                 sent.set()
 
             sender = threading.Thread(target=send)
             sender.start()
-            # While it is stuck, others are served: only the engine is shared, and it is held.
+            # While it is stuck, others are answered, often enough to have read all twelve frames.
             with running.connect() as other:
-                other.send(wire.Start(), wire.Ping(id="x"))
-                other.until(wire.Pong)
-            assert not sent.wait(0.5)
+                other.send(wire.Start())
+                for _ in range(200):
+                    other.send(wire.Ping(id="x"))
+                    other.until(wire.Pong)
+            assert not sent.is_set()
             assert engine.sessions[0].most_held <= 2 * STEP
             engine.gate.set()
             sender.join(60)
             peer.send(wire.Eos())
             done = peer.until(wire.Done)[-1]
-    assert isinstance(done, wire.Done) and done.samples == 20_000_000
+    assert isinstance(done, wire.Done) and done.samples == 6_000_000
 
 
 def test_a_slow_reader_gets_every_word_and_only_the_newest_partials() -> None:
