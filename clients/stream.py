@@ -14,6 +14,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from socket import SO_SNDBUF, SOL_SOCKET
 from urllib.parse import urlsplit, urlunsplit
 
 import websockets.exceptions as ws_errors
@@ -29,6 +30,7 @@ from .errors import ConnectError, ConnectionLost, RemoteError, StreamError, Usag
 __all__ = ["StreamConnection", "connect", "stream_url"]
 
 _AUDIO_PIECE = 256 * 1024  # bytes in a frame; proxies may take less than the server does
+_SEND_BUFFER = 64 * 1024  # bytes
 _OPEN_SECONDS = 10.0
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -63,6 +65,9 @@ async def connect(
     url = stream_url(url)
     socket = await _open(url, subprotocol)
     try:
+        # Little audio in the kernel: eos and pings do not wait behind minutes of it.
+        tcp = socket.transport.get_extra_info("socket")
+        tcp.setsockopt(SOL_SOCKET, SO_SNDBUF, _SEND_BUFFER)
         if socket.subprotocol != subprotocol:
             raise ConnectError(url, f"the server does not speak {subprotocol}; check the address")
         stream = StreamConnection(socket, subprotocol)

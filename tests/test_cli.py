@@ -12,6 +12,7 @@ import sys
 import wave
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from whisper_stream import __version__
@@ -308,15 +309,17 @@ def test_ctrl_c_flushes_the_embedded_daemon() -> None:
     argv = [*PROGRAM, str(SPEECH), "--threads", "1", "--json"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        seen: list[dict[str, object]] = []
+        seen: list[dict[str, Any]] = []
         for line in process.stdout:
             seen.append(json.loads(line))
-            if seen[-1]["type"] == "commit":
+            if seen[-1]["type"] == "ack" and seen[-1]["samples"] >= 2 * 16_000:
                 break
         process.send_signal(signal.SIGINT)
         seen += [json.loads(line) for line in process.stdout]
     assert process.returncode == 130
     assert seen[-1]["type"] == "done"
+    assert seen[-1]["words"] > 0
+    assert seen[-1]["duration"] < 11.0
     assert "segment" in [message["type"] for message in seen[-3:]]
 
 
