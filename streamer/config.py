@@ -25,7 +25,9 @@ class StreamConfig:
     update_interval: float = 0.5  # least new audio between two updates
     endpoint_silence: float = 0.6  # silence that ends an utterance
     preroll: float = 0.4  # audio kept before detected speech
-    context_silence: float = 2.0  # after a shorter pause the window goes on from what was said before
+    context_silence: float = (
+        2.0  # after a shorter pause the window goes on from what was said before
+    )
     context_seconds: float = 6.0  # of such audio kept, at most
     soft_window: float = 12.0  # the window is trimmed at a committed word once longer
     max_window: float = 28.0  # the window never grows past this
@@ -41,5 +43,14 @@ class StreamConfig:
                 raise ValueError(f"{name} must be above 0 seconds, not {getattr(self, name)}")
         if not self.soft_window <= self.max_window <= 30.0:
             raise ValueError("windows must satisfy soft_window <= max_window <= 30 seconds")
+        for name in ("preroll", "context_silence", "context_seconds", "prompt_reset_silence"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be below 0 seconds, not {getattr(self, name)}")
         if self.buffer_seconds < self.max_window + 1:
             raise ValueError("buffer_seconds must exceed max_window by at least a second")
+        # what is kept through a pause, or a client that waits for room would wait for ever
+        if self.buffer_seconds < self.context_seconds + self.context_silence + self.preroll + 1:
+            raise ValueError(
+                "buffer_seconds must exceed context_seconds, context_silence and preroll together"
+                " by at least a second"
+            )

@@ -31,7 +31,7 @@ from .events import (
     Word,
 )
 from .jobs import DecodedWord, DecodeJob, DecodeResult
-from .transcript import Transcript
+from .transcript import MAX_PROMPT_TOKENS, Transcript
 from .utterances import Utterance, UtteranceTracker
 from .vad import SpeechDetector
 
@@ -40,6 +40,7 @@ __all__ = ["SessionStatistics", "StreamSession", "TextCodec"]
 _SLICE = SAMPLE_RATE // 10  # audio is looked at in such steps, so that chunking does not matter
 _FIRST_UPDATE_SECONDS = 1.0  # of audio in a window before its first decode
 _STALL_KEEP_SECONDS = 2.0  # of a full window's end is left uncommitted when it must be cut
+_TEXT_CONTEXT = 440  # tokens for prompt and text: the decoder's 448 less the special ones
 _LANGUAGE_CONFIDENCE = 0.5  # a detected language at least this likely is kept
 _NO_SPEECH = 0.6  # above this, and with an unlikely text, an utterance was no speech
 _UNLIKELY_LOGPROB = -1.0
@@ -153,6 +154,8 @@ class StreamSession:
         if self._job is not None or not self._tracker.queue:
             return None
         utterance = self._tracker.queue[0]
+        if utterance.waiting:
+            return None  # the tracker may still drop it
         if self._window_start is None:
             self._window_start = self._enter(utterance)
         start = self._window_start
@@ -171,11 +174,15 @@ class StreamSession:
                 return None
             self._job = _InFlight(start, end, final=False, cut=False)
         self._last_job_at = now
+        prefix = self._transcript.prefix
+        draft = tuple(token for word in self._agreement.latest for token in word.tokens)
+        draft = draft[: max(0, _TEXT_CONTEXT - len(prefix))]
+        said = max(len(prefix) + len(draft), _TEXT_CONTEXT - MAX_PROMPT_TOKENS)
         return DecodeJob(
             audio=self._buffer.view(self._job.start, self._job.end),
-            prompt=self._transcript.prompt,
-            prefix=self._transcript.prefix,
-            draft=tuple(token for word in self._agreement.latest for token in word.tokens),
+            prompt=self._transcript.prompt(_TEXT_CONTEXT - said),
+            prefix=prefix,
+            draft=draft,
             language=self._language,
             task=self._config.task,
             final=self._job.final or self._job.cut,
@@ -207,11 +214,13 @@ class StreamSession:
         if job is None:
             raise RuntimeError("no job is out: call next_job first")
         self._job = None
+        self._decoded_to = job.end  # tried again with new audio, not at once
         self._agreement.reset()
         if not (job.final or job.cut):
             return [StreamWarning(code="decode_failed", message=f"an update failed: {reason}")]
-        events: list[Event] = [Gap(start_sample=job.start, end_sample=job.end, reason=reason)]
-        self._gaps += job.end - max(self._settled, job.start)
+        lost_from = max(self._settled, job.start)  # context before it was decoded earlier
+        events: list[Event] = [Gap(start_sample=lost_from, end_sample=job.end, reason=reason)]
+        self._gaps += job.end - lost_from
         self._settled = job.end
         events += self._show(job, ())
         events += self._transcript.close_segment(self._language or "en", None)
@@ -221,6 +230,7 @@ class StreamSession:
             self._context_start = None  # not to be decoded again
         else:
             self._window_start = job.end
+            self._buffer.forget(job.end)
         return events + self._settle()
 
     def statistics(self) -> SessionStatistics:
@@ -389,7 +399,8 @@ class StreamSession:
     def _settle(self) -> list[Event]:
         """Answers flushes, and the end of the stream, once nothing before them is left to decode."""
         self._forget_silence()
-        pending = self._tracker.queue[0].start if self._tracker.queue else self._tracker.received
+        queue = self._tracker.queue
+        pending = queue[0].start if queue and not queue[0].waiting else self._tracker.received
         if self._window_start is not None:
             pending = min(pending, self._window_start)
         events: list[Event] = []

@@ -44,14 +44,17 @@ class Transcript:
         """Tokens committed inside the window."""
         return tuple(token for tokens in self._tokens for token in tokens)
 
-    @property
-    def prompt(self) -> tuple[int, ...]:
-        """Text before the window, at most MAX_PROMPT_TOKENS: the client's own, then the latest said."""
+    def prompt(self, room: int = MAX_PROMPT_TOKENS) -> tuple[int, ...]:
+        """Text before the window: the client's own, then the latest said.
+
+        At most ``room`` tokens, and at most MAX_PROMPT_TOKENS.
+        """
+        room = max(0, min(room, MAX_PROMPT_TOKENS))
+        share = room // 2 if self._config.condition_on_previous else room
+        given = self._given_prompt[max(0, len(self._given_prompt) - share) :]
         if not self._config.condition_on_previous:
-            return self._given_prompt[-MAX_PROMPT_TOKENS:]
-        given = self._given_prompt[-MAX_PROMPT_TOKENS // 2 :]
-        room = MAX_PROMPT_TOKENS - len(given)
-        return (*given, *self._history[-room:])
+            return given
+        return (*given, *self._history[max(0, len(self._history) - (room - len(given))) :])
 
     def place(self, words: Sequence[DecodedWord], start: int, end: int) -> Iterator[Word]:
         """Puts ``words`` of the window ``start``..``end`` on the stream's clock, in order and inside it."""

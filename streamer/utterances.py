@@ -26,6 +26,11 @@ class Utterance:
     last_voiced: int = 0  # sample where speech was last heard
     resumed: bool = False  # goes on where a cut ended the one before
 
+    @property
+    def waiting(self) -> bool:
+        """Whether it follows a cut into speech, and nothing was said since."""
+        return self.resumed and self.last_voiced <= self.start
+
 
 class UtteranceTracker:
     """Turns audio into utterances and speech events; knows nothing of decoding.
@@ -80,7 +85,10 @@ class UtteranceTracker:
 
         With ``resume``, speech that goes on starts a new utterance there.
         """
-        if self._open() is not None:
+        current = self._open()
+        if current is not None and current.waiting and resume:
+            return  # cut already
+        if current is not None:
             self._close(self._received)
         if resume and self._gate.speaking:
             self._speech_from(self._received)
@@ -102,7 +110,7 @@ class UtteranceTracker:
 
     def _close(self, end: int) -> None:
         utterance = self.queue[-1]
-        if utterance.last_voiced <= utterance.start and utterance.resumed:
+        if utterance.waiting:
             self.queue.pop()  # a cut fell into speech, but nothing was said after it
             return
         utterance.end = end

@@ -1,0 +1,29 @@
+"""Fixtures shared by the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from whisper_stream.model.audio import load_audio
+from whisper_stream.model.loading import load_model
+from whisper_stream.model.whisper import Whisper
+
+torch.set_num_threads(2)
+
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.fixture(scope="session")
+def tiny_en() -> Whisper:
+    """The tiny.en model in float32."""
+    return load_model("tiny.en", device="cpu", compute_type="float32")
+
+
+@pytest.fixture(scope="session")
+def jfk() -> NDArray[np.float32]:
+    """11 s of a speech, [samples] at 16 kHz."""
+    return load_audio(DATA / "en-speech-jfk.wav")
