@@ -2,8 +2,9 @@
 
     python benchmarks/reference_equality.py FOLDER [--models tiny.en base] [--modes ...] [--only WORD]
 
-Both sides get the same audio and the same weights in fp32. Prints a table, one line a model and mode,
-then every difference with what it takes to judge it; exits with 1 when there is one.
+Both sides get the same audio and the same weights in fp32. Prints a table, one line a model and mode;
+every difference goes to standard error as it is found, with what it takes to judge it. Exits with 1
+when there is one.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.reference import our_model, reference_model  # noqa: E402
-from whisper_stream.model.audio import load_audio  # noqa: E402
-from whisper_stream.model.decoding import DecodingOptions, decode, detect_language  # noqa: E402
-from whisper_stream.model.inference import EncodedAudio  # noqa: E402
-from whisper_stream.model.mel import log_mel_spectrogram  # noqa: E402
-from whisper_stream.model.transcription import transcribe  # noqa: E402
+from whisper_stream.model.audio import load_audio
+from whisper_stream.model.decoding import DecodingOptions, decode, detect_language
+from whisper_stream.model.inference import EncodedAudio
+from whisper_stream.model.mel import log_mel_spectrogram
+from whisper_stream.model.transcription import transcribe
+
+from tests.reference import our_model, reference_model
 
 SUFFIXES = {".flac", ".wav", ".mp3", ".ogg"}
 PROMPT = "Glossary: portal, harvest, telephone, antecedents. The previous sentence ended here."
@@ -76,6 +78,9 @@ def main() -> int:
         for path in clips:
             for mode, row in compare_clip(name, path, args.modes):
                 merge(table.setdefault((name, mode), Row()), row)
+                for text in row.differences:
+                    print(f"{name}, {mode}: {text}", file=sys.stderr)
+            print(f"{name}: {path.name} done", file=sys.stderr, flush=True)
     return report(table)
 
 
@@ -218,10 +223,7 @@ def report(table: dict[tuple[str, str], Row]) -> int:
             f"{name:9}{mode:22}{f'{row.same}/{row.clips}':>9}{words:>22}"
             f"{row.ours_seconds:9.1f}{row.reference_seconds:13.1f}"
         )
-    differences = [(key, text) for key, row in table.items() for text in row.differences]
-    for (name, mode), text in differences:
-        print(f"\n{name}, {mode}: {text}")
-    return 1 if differences else 0
+    return 1 if any(row.differences for row in table.values()) else 0
 
 
 if __name__ == "__main__":

@@ -46,7 +46,10 @@ class EncodedAudio:
         """The windows ``rows`` alone."""
         if list(rows) == list(range(self.rows)):
             return self
-        index = torch.tensor(list(rows), device=self.features.device)
+        if len(rows) == 1:
+            index: slice | list[int] = slice(rows[0], rows[0] + 1)  # a view
+        else:
+            index = list(rows)
         chosen = EncodedAudio(self.model, self.features[index])
         chosen.cross = CrossCache(
             [k[index] for k in self.cross.k], [v[index] for v in self.cross.v]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ __all__ = [
     "Piece",
     "Segment",
     "Span",
+    "Transcript",
     "Word",
     "cut_window",
     "frame_of",
@@ -87,6 +88,28 @@ def last_end(segments: Sequence[Segment]) -> float | None:
     return segments[-1].end if segments else None
 
 
+class Transcript:
+    """The segments found so far. ``on_segment`` is given each of them, as it was found."""
+
+    def __init__(self, on_segment: Callable[[Segment], None] | None = None) -> None:
+        self.segments: list[Segment] = []
+        self._on_segment = on_segment
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for segment in self.segments for token in segment.tokens]
+
+    def add(self, segments: Sequence[Segment]) -> None:
+        """Numbers and keeps ``segments``; those without length or text keep only their place."""
+        for segment in segments:
+            segment.id = len(self.segments)
+            self.segments.append(segment)
+            if self._on_segment is not None:
+                self._on_segment(segment)
+            if segment.start == segment.end or not segment.text.strip():
+                segment.clear()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """The mel frames of one window: ``seek`` on, ``frames`` of them (3000 at most)."""
@@ -113,7 +136,6 @@ class Piece:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
     pieces: list[Piece]
-    rest: Piece | None  # tokens after the last finished segment: they are decoded again
     seek: int  # where the next window begins
     ends_alone: bool  # the last timestamp has no pair: nothing is said after it
 
@@ -130,7 +152,7 @@ def cut_window(tokens: Sequence[int], span: Span, timestamp_begin: int) -> Cut:
     after = span.seek + span.frames
     if not cuts:
         whole = _whole(tokens, is_timestamp, span, timestamp_begin)
-        return Cut(pieces=[whole], rest=None, seek=after, ends_alone=ends_alone)
+        return Cut(pieces=[whole], seek=after, ends_alone=ends_alone)
     if ends_alone:
         cuts.append(len(tokens))
     pieces = [
@@ -139,15 +161,10 @@ def cut_window(tokens: Sequence[int], span: Span, timestamp_begin: int) -> Cut:
     ]
     last = cuts[-1]
     if ends_alone:
-        return Cut(pieces=pieces, rest=None, seek=after, ends_alone=True)
+        return Cut(pieces=pieces, seek=after, ends_alone=True)
     position = tokens[last - 1] - timestamp_begin
-    rest = Piece(
-        tokens=list(tokens[last:]),
-        start=span.start + position * SECONDS_PER_TOKEN,
-        end=span.start + span.seconds,
-    )
     seek = span.seek + position * _FRAMES_PER_TOKEN
-    return Cut(pieces=pieces, rest=rest, seek=seek, ends_alone=False)
+    return Cut(pieces=pieces, seek=seek, ends_alone=False)
 
 
 def _between_timestamps(tokens: Sequence[int], span: Span, timestamp_begin: int) -> Piece:

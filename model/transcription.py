@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 from .audio import N_FRAMES, N_SAMPLES, load_audio, to_waveform
-from .decoding import detect_language
+from .decoding import DecodingOptions, detect_language
 from .errors import DecodingOptionsError
 from .fallback import FallbackPolicy, options_ladder
 from .inference import EncodedAudio
 from .mel import log_mel_spectrogram
 from .progress import progress_bar, write_segment
-from .segments import Segment, frame_of
+from .segments import Segment, Transcript, frame_of
 from .tokenizer import get_tokenizer
 from .transcription_state import LongForm, Recording, TranscribeOptions
 from .whisper import Whisper
@@ -114,15 +114,34 @@ def transcribe(
     samples = _samples(audio)
     recording, language = _prepare(model, samples, points, decode_options, on_language)
     ladder = options_ladder(temperature, {**decode_options, "language": language})
-    run = LongForm(recording, ladder, options, on_segment)
+    transcript = Transcript(on_segment)
     with progress_bar(recording.content_frames, shown=verbose is False) as progress:
-        while run.step():
-            progress(run.seek)
+        for seek in _run(recording, samples, ladder, options, transcript, batch_size):
+            progress(seek)
     return {
-        "text": run.text,
-        "segments": [segment.as_dict() for segment in run.segments],
+        "text": recording.tokenizer.decode(transcript.tokens),
+        "segments": [segment.as_dict() for segment in transcript.segments],
         "language": language,
     }
+
+
+def _run(
+    recording: Recording,
+    samples: NDArray[np.float32],
+    ladder: Sequence[DecodingOptions],
+    options: TranscribeOptions,
+    transcript: Transcript,
+    batch_size: int,
+) -> Iterator[int]:
+    """Fills the transcript; yields the mel frame up to which the work is done."""
+    if batch_size > 1:
+        from .batched import BatchedWindows  # loads the speech detector
+
+        yield from BatchedWindows(recording, samples, ladder, options, transcript).run(batch_size)
+        return
+    machine = LongForm(recording, ladder, options, transcript)
+    while machine.step():
+        yield machine.seek
 
 
 def _samples(audio: Audio) -> NDArray[np.float32]:
@@ -136,12 +155,16 @@ def _check(options: TranscribeOptions, decode_options: Mapping[str, Any], batch_
         )
     if decode_options.get("task") == "lang_id":
         raise DecodingOptionsError("task lang_id gives no text: use detect_language instead")
-    if batch_size != 1:
-        raise DecodingOptionsError(f"batch_size must be 1 for now, not {batch_size}")
+    if batch_size < 1:
+        raise DecodingOptionsError(f"batch_size must be at least 1, not {batch_size}")
     threshold = options.hallucination_silence_threshold
     if threshold is not None and not threshold >= 0:
         raise DecodingOptionsError(
             f"hallucination_silence_threshold must not be negative, and is {threshold}"
+        )
+    if threshold is not None and batch_size > 1:
+        raise DecodingOptionsError(
+            "hallucination_silence_threshold moves from window to window: it needs batch_size 1"
         )
     if options.word_timestamps and decode_options.get("task") == "translate":
         warnings.warn(

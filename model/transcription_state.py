@@ -16,8 +16,8 @@ Source: Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -26,13 +26,20 @@ from .decoding import DecodingOptions, DecodingResult
 from .fallback import FallbackPolicy, decode_with_fallback
 from .hallucination import review
 from .inference import EncodedAudio
-from .segments import Cut, Segment, Span, cut_window, frame_of, last_end
+from .segments import Cut, Piece, Segment, Span, Transcript, cut_window, frame_of, last_end
 from .timing import add_word_timestamps
 from .tokenizer import Tokenizer
 from .whisper import Whisper
 from .words import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 
-__all__ = ["LongForm", "Recording", "TranscribeOptions", "segments_of", "time_words"]
+__all__ = [
+    "LongForm",
+    "Recording",
+    "TranscribeOptions",
+    "initial_tokens",
+    "segments_of",
+    "time_words",
+]
 
 _RESET_ABOVE = 0.5  # temperature from which on a text is no good prompt
 
@@ -89,8 +96,8 @@ def _stack(windows: Sequence[Tensor]) -> Tensor:
 class _History:
     """What has been said, and how much of it may serve as a prompt."""
 
-    initial: list[int] = field(default_factory=list)  # tokens of the initial prompt
-    tokens: list[int] = field(default_factory=list)  # these, and of all segments so far
+    initial: list[int]  # tokens of the initial prompt
+    tokens: list[int]  # these, and of all segments so far
     reset_at: int = 0  # tokens before it are no longer prompted with
 
     def prompt(self, *, carry: bool, room: int) -> list[int]:
@@ -111,7 +118,7 @@ class _History:
 class LongForm:
     """Transcribes a recording window by window; each begins where the last one's speech ended.
 
-    Call :meth:`step` until it returns False. ``on_segment`` is given each segment as it is found.
+    Call :meth:`step` until it returns False; ``transcript`` receives what is said.
     """
 
     def __init__(
@@ -119,26 +126,17 @@ class LongForm:
         recording: Recording,
         ladder: Sequence[DecodingOptions],
         options: TranscribeOptions,
-        on_segment: Callable[[Segment], None] | None = None,
+        transcript: Transcript,
     ) -> None:
-        self.segments: list[Segment] = []
+        self.transcript = transcript
         self.seek = recording.clips[0][0] if recording.clips else 0  # mel frame, next window
         self._recording = recording
         self._ladder = ladder
         self._options = options
-        self._on_segment = on_segment
         self._clip = 0  # index of the clip being worked on
         self._last_speech = 0.0  # seconds; end of the last timed word
-        self._history = _History()
-        if options.initial_prompt is not None:
-            text = " " + options.initial_prompt.strip()
-            self._history.initial = recording.tokenizer.encode(text)
-            self._history.tokens = list(self._history.initial)
-
-    @property
-    def text(self) -> str:
-        said = self._history.tokens[len(self._history.initial) :]
-        return self._recording.tokenizer.decode(said)
+        initial = initial_tokens(options, recording.tokenizer)
+        self._history = _History(initial=initial, tokens=list(initial))
 
     def step(self) -> bool:
         """Transcribes the next window; False when none is left."""
@@ -152,7 +150,7 @@ class LongForm:
             self.seek = after
             return True
         cut = cut_window(result.tokens, span, self._recording.tokenizer.timestamp_begin)
-        segments = segments_of(cut, span, result, self._recording.tokenizer)
+        segments = segments_of(cut.pieces, span, result, self._recording.tokenizer)
         self.seek = cut.seek
         if self._options.word_timestamps:
             segments = self._time_words(segments, span, cut, audio)
@@ -208,19 +206,19 @@ class LongForm:
         return segments
 
     def _record(self, segments: Sequence[Segment], result: DecodingResult) -> None:
-        for segment in segments:
-            segment.id = len(self.segments)
-            self.segments.append(segment)
-            if self._on_segment is not None:
-                self._on_segment(segment)
-            if segment.start == segment.end or not segment.text.strip():
-                segment.clear()
+        self.transcript.add(segments)
         reset = not self._options.condition_on_previous_text or result.temperature > _RESET_ABOVE
         self._history.add(segments, reset=reset)
 
 
+def initial_tokens(options: TranscribeOptions, tokenizer: Tokenizer) -> list[int]:
+    """The initial prompt, as the tokens of running text."""
+    prompt = options.initial_prompt
+    return [] if prompt is None else tokenizer.encode(" " + prompt.strip())
+
+
 def segments_of(
-    cut: Cut, span: Span, result: DecodingResult, tokenizer: Tokenizer
+    pieces: Sequence[Piece], span: Span, result: DecodingResult, tokenizer: Tokenizer
 ) -> list[Segment]:
     """The pieces of a window as segments."""
     return [
@@ -235,7 +233,7 @@ def segments_of(
             compression_ratio=result.compression_ratio,
             no_speech_prob=result.no_speech_prob,
         )
-        for piece in cut.pieces
+        for piece in pieces
     ]
 
 
