@@ -152,11 +152,13 @@ class LongForm:
         cut = cut_window(result.tokens, span, self._recording.tokenizer.timestamp_begin)
         segments = segments_of(cut.pieces, span, result, self._recording.tokenizer)
         self.seek = cut.seek
+        kept: list[Segment] | None = segments
         if self._options.word_timestamps:
-            segments = self._time_words(segments, span, cut, audio)
+            kept = self._time_words(segments, span, cut, audio)
         # no progress would be no end; it takes rules switched off to come here
         self.seek = self.seek if self.seek > span.seek else after
-        self._record(segments, result)
+        if kept is not None:
+            self._record(kept, result)
         return True
 
     def _next_span(self) -> Span | None:
@@ -181,8 +183,11 @@ class LongForm:
 
     def _time_words(
         self, segments: list[Segment], span: Span, cut: Cut, audio: EncodedAudio
-    ) -> list[Segment]:
-        """Gives the segments their words, and lets these decide where to go on. Returns those that stay."""
+    ) -> list[Segment] | None:
+        """Gives the segments their words, and lets these decide where to go on.
+
+        Returns the segments that stay; None when the window is to be begun elsewhere.
+        """
         time_words(self._recording, self._options, segments, span, audio, self._last_speech)
         end = last_end(segments)
         if not cut.ends_alone and end is not None and end > span.start:
@@ -199,7 +204,7 @@ class LongForm:
             )
             self.seek = verdict.seek
             if verdict.again:
-                return []
+                return None
             segments = segments[: verdict.kept]
         end = last_end(segments)
         self._last_speech = self._last_speech if end is None else end
