@@ -2,7 +2,7 @@
 
 Source: "Robust Speech Recognition via Large-Scale Weak Supervision", and the word timestamps of the
 published implementation: softmax over the frames, normalise over the tokens, median filter over
-time, mean over heads, then dynamic time warping.
+time, mean over heads, then dynamic time warping. On a GPU, filter and warping are Triton kernels.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
+
+from .triton_fallback import try_kernel
 
 __all__ = ["MEDIAN_WIDTH", "SECONDS_PER_FRAME", "alignment_cost", "median_filter", "token_times"]
 
@@ -29,6 +31,10 @@ def median_filter(x: Tensor, width: int) -> Tensor:
     half = width // 2
     if x.shape[-1] <= half or width == 1:
         return x
+    if x.is_cuda and x.dtype == torch.float32:
+        rows = try_kernel("triton_median", "median_rows", x.reshape(-1, x.shape[-1]), width)
+        if rows is not None:
+            return rows.reshape(x.shape)
     flat = x.reshape(1, -1, x.shape[-1])  # reflect padding wants 3 dimensions
     padded = F.pad(flat, (half, half), mode="reflect")
     windows = padded.unfold(-1, width, 1)  # [1, rows, length, width]
@@ -57,9 +63,14 @@ def token_times(cost: Tensor) -> NDArray[np.float64]:
     Row i belongs to the query that predicted token i, so entry i is where token i starts, and the
     entry after the last token of a word is where the word ends.
     """
+    if cost.is_cuda:
+        starts = try_kernel("triton_dtw", "row_starts", cost[None])
+        if starts is not None:
+            seconds: NDArray[np.float64] = (starts[0].cpu().double() * SECONDS_PER_FRAME).numpy()
+            return seconds
     from .dtw import dtw  # numba is slow to import: only those who want times pay for it
 
     rows, columns = dtw(cost.cpu().numpy())
     enters = np.concatenate(([True], np.diff(rows) > 0))
-    times: NDArray[np.float64] = columns[enters] * SECONDS_PER_FRAME
+    times: NDArray[np.float64] = columns[enters].astype(np.float64) * SECONDS_PER_FRAME
     return times

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 __all__ = ["dtw"]
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _path(cost: NDArray[np.float32]) -> Any:
     """Cheapest monotonic path through ``cost`` [N, M] from corner to corner, as two index arrays."""
     n, m = cost.shape
@@ -42,11 +42,11 @@ def _path(cost: NDArray[np.float32]) -> Any:
         at -= 1
         rows[at] = i - 1
         columns[at] = j - 1
-        step = move[i, j]
-        if step == 0:
+        taken = move[i, j]
+        if taken == 0:
             i -= 1
             j -= 1
-        elif step == 1:
+        elif taken == 1:
             i -= 1
         else:
             j -= 1

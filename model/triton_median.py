@@ -1,0 +1,64 @@
+"""A running median on the GPU, as a Triton kernel. Import it only where Triton is."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = ["median_rows"]
+
+_BLOCK = 256  # results of one program
+
+
+@triton.jit
+def _mirrored(at, length):  # type: ignore[no-untyped-def]
+    """Indices beyond either end, folded back; the value at the end itself is not repeated."""
+    at = tl.where(at < 0, -at, at)
+    return tl.where(at >= length, 2 * (length - 1) - at, at)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _median_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, out_ptr, length, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+):
+    """One program: BLOCK results of one row. A value's rank in its window is counted, not sorted for.
+
+    A value's rank is how many come before it: smaller ones, and equal ones further left, so that
+    exactly one value of each window has the middle rank. NaN counts as the largest, as in torch.
+    """
+    row = tl.program_id(0).to(tl.int64) * length
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < length
+    half: tl.constexpr = WIDTH // 2
+    median = tl.full((BLOCK,), 0.0, tl.float32)
+    for one in tl.static_range(WIDTH):
+        where = _mirrored(at + one - half, length)
+        value = tl.load(x_ptr + row + where, mask=inside, other=0.0)
+        rank = tl.full((BLOCK,), 0, tl.int32)
+        for two in tl.static_range(WIDTH):
+            # read again rather than kept: all of it lies in the nearest cache
+            where = _mirrored(at + two - half, length)
+            other = tl.load(x_ptr + row + where, mask=inside, other=0.0)
+            before = (other < value) | ((value != value) & (other == other))
+            if two < one:
+                before = before | (other == value) | ((value != value) & (other != other))
+            rank += before.to(tl.int32)
+        median = tl.where(rank == half, value, median)
+    tl.store(out_ptr + row + at, median, mask=inside)
+
+
+def median_rows(x: Tensor, width: int) -> Tensor:
+    """Running median over the last dimension of ``x`` [rows, length] float32, mirrored at the ends.
+
+    ``width`` must be odd, and ``length`` more than half of it.
+    """
+    x = x.contiguous()
+    rows, length = x.shape
+    out = torch.empty_like(x)
+    if out.numel():
+        _median_kernel[(rows, triton.cdiv(length, _BLOCK))](
+            x, out, length, WIDTH=width, BLOCK=_BLOCK, enable_fp_fusion=False
+        )
+    return out
