@@ -36,6 +36,10 @@ class Command(NamedTuple):
 COMMANDS: dict[str, Command] = {
     "serve": Command("server.main:main", "run the daemon that other programs stream audio to"),
     "models": Command("model.models_command:main", "list models, their sizes and where they are"),
+    "transcribe": Command(
+        "model.transcribe_command:main",
+        "files to txt, vtt, srt, tsv and json, with whisper's flags",
+    ),
 }
 
 
