@@ -129,6 +129,8 @@ class EngineThread:
             started = self._clock()
             try:
                 results = self._backend.decode([entry.job for entry in batch])
+                if len(results) != len(batch):
+                    raise ValueError(f"{len(batch)} jobs gave {len(results)} results")
             except Exception as error:  # noqa: BLE001 - a job may fail in any way; the engine lives on
                 _log.error("decode failed: %s", type(error).__name__)
                 for entry in batch:
@@ -174,6 +176,10 @@ def open_engine(
     Raises the errors of ``load_model``, each one clear sentence.
     """
     import time
+
+    from ..model.locate import locate
+
+    locate(model)  # a mistyped name is told before the slow imports
 
     import numpy as np
     import torch

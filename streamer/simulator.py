@@ -59,6 +59,11 @@ def simulate(
 
     for step in _steps(chunks):
         now += len(step) / SAMPLE_RATE
+        while session.room < len(step) and job is not None:
+            now = max(now, free_at)  # the client waits for room
+            for event in finish_job():
+                yield TimedEvent(now, event)
+            start_job()
         for event in session.feed(step):
             yield TimedEvent(now, event)
         if job is not None and free_at <= now:
