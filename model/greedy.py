@@ -77,6 +77,8 @@ def decode_greedy(
     """
     run = _Run(model, audio, rules, cache or model.decoder.new_cache(1), with_scores)
     draft = list(draft) if temperature == 0.0 else []
+    if rules.eot in draft:
+        draft = draft[: draft.index(rules.eot)]  # no text goes on after its end
     room = model.dims.n_text_ctx - len(initial)
     max_tokens = max(0, min(max_tokens, room))
     draft = draft[: max(0, max_tokens - 1)]
@@ -90,11 +92,12 @@ def decode_greedy(
 
     tokens = choice.tokens[: accepted + 1]
     logprobs = choice.logprobs[: accepted + 1]
+    if max_tokens == 0:
+        tokens, logprobs = [], []
     at = accepted + 1  # where in the draft we would be, were it right again
-    looped = False
-    while tokens[-1] != rules.eot and len(tokens) < max_tokens:
-        if looped := _loops(tokens):
-            break
+    # a draft confirms several tokens at once: a loop ends where it would have without
+    loop = _loop_end(tokens, 1, max_tokens)
+    while loop is None and tokens and tokens[-1] != rules.eot and len(tokens) < max_tokens:
         ahead = _resume(draft, at, tokens[-1])
         proposal = (
             draft[ahead : ahead + min(_LOOKAHEAD, max_tokens - len(tokens) - 1)] if ahead else []
@@ -106,7 +109,11 @@ def decode_greedy(
         run.keep(same + 1)
         tokens += choice.tokens[: same + 1]
         logprobs += choice.logprobs[: same + 1]
-        at = (ahead if ahead else at) + same + (1 if ahead else 1)
+        at = (ahead if ahead else at) + same + 1
+        loop = _loop_end(tokens, len(tokens) - same, max_tokens)
+    if loop is not None:
+        run.drop(len(tokens) - loop)
+        del tokens[loop:], logprobs[loop:]
     if tokens and tokens[-1] == rules.eot:
         tokens.pop()
     elif with_scores and tokens:
@@ -120,7 +127,7 @@ def decode_greedy(
         scores=torch.cat(run.kept, dim=1) if run.kept else None,
         accepted=accepted,
         passes=run.passes,
-        looped=looped,
+        looped=loop is not None,
     )
 
 
@@ -154,6 +161,12 @@ class _Run:
         """Keeps the attention of the first ``rows`` tokens of the latest pass, but for the first ``skip``."""
         if self._latest is not None:
             self.kept.append(self._latest[0, :, skip:rows])
+
+    def drop(self, rows: int) -> None:
+        """Forgets the attention of the last ``rows`` tokens kept."""
+        if rows and self.kept:
+            kept = torch.cat(self.kept, dim=1)
+            self.kept = [kept[:, : kept.shape[1] - rows]]
 
 
 def _choose(
@@ -190,6 +203,14 @@ def _resume(draft: Sequence[int], at: int, last: int) -> int | None:
     for index in range(max(0, at - 2), min(len(draft) - 1, at + 4)):
         if draft[index] == last:
             return index + 1
+    return None
+
+
+def _loop_end(tokens: Sequence[int], first: int, limit: int) -> int | None:
+    """The least number of ``tokens``, from ``first`` on and below ``limit``, that end in a loop."""
+    for count in range(first, min(len(tokens), limit - 1) + 1):
+        if _loops(tokens[max(0, count - _LOOP_LONGEST * _LOOP_REPEATS) : count]):
+            return count
     return None
 
 
