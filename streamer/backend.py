@@ -92,20 +92,31 @@ class WhisperBackend:
         )
 
     def _attempt_ladder(self, job: DecodeJob, audio: CrossCache, tokenizer: Tokenizer) -> _Attempt:
-        """Decodes at temperature 0; a final job whose text fails the checks is tried again, warmer."""
+        """Decodes at temperature 0; a final job whose text fails the checks is tried again, warmer.
+
+        Where every try fails, the likeliest text that does not repeat itself is taken: at high
+        temperatures, noise gives nonsense.
+        """
         temperatures = self.config.temperatures if job.final else (0.0,)
+        attempts: list[_Attempt] = []
         for temperature in temperatures:
-            attempt = self._attempt(job, audio, tokenizer, temperature)
-            if not self._failed(attempt):
-                break
-        return attempt
+            attempts.append(self._attempt(job, audio, tokenizer, temperature))
+            if not self._failed(attempts[-1]):
+                return attempts[-1]
+        steady = [attempt for attempt in attempts if not self._repeats(attempt)]
+        return max(steady or attempts, key=lambda attempt: attempt.avg_logprob)
+
+    def _repeats(self, attempt: _Attempt) -> bool:
+        return (
+            attempt.output.looped
+            or attempt.compression_ratio > self.config.compression_ratio_threshold
+        )
 
     def _failed(self, attempt: _Attempt) -> bool:
-        config = self.config
-        if attempt.output.looped or attempt.compression_ratio > config.compression_ratio_threshold:
+        if self._repeats(attempt):
             return True
-        unlikely = attempt.avg_logprob < config.logprob_threshold
-        silence = attempt.output.no_speech_prob > config.no_speech_threshold
+        unlikely = attempt.avg_logprob < self.config.logprob_threshold
+        silence = attempt.output.no_speech_prob > self.config.no_speech_threshold
         return unlikely and not silence
 
     def _attempt(

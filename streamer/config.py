@@ -20,9 +20,9 @@ class StreamConfig:
     prompt: str = ""  # context or vocabulary given by the client
     agreement: int = 2  # LocalAgreement-n: hypotheses that must agree before a commit
     commit_margin: float = 0.2  # a word that ends closer to the end of the audio may be half a word
-    sure_probability: float = 0.0  # of a word; one less likely must wait for more audio
-    unsure_margin: float = 0.9  # that long a time after its end
-    update_interval: float = 0.5  # least new audio between two updates
+    sure_probability: float = 0.8  # of a word; one less likely must wait for more audio
+    unsure_margin: float = 1.2  # that long a time after its end
+    update_interval: float = 0.4  # least new audio between two updates
     endpoint_silence: float = 0.6  # silence that ends an utterance
     preroll: float = 0.4  # audio kept before detected speech
     context_silence: float = (

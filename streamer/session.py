@@ -30,6 +30,7 @@ from .events import (
     StreamWarning,
     Word,
 )
+from .guards import is_no_speech
 from .jobs import DecodedWord, DecodeJob, DecodeResult
 from .transcript import MAX_PROMPT_TOKENS, Transcript
 from .utterances import Utterance, UtteranceTracker
@@ -42,8 +43,6 @@ _FIRST_UPDATE_SECONDS = 1.0  # of audio in a window before its first decode
 _STALL_KEEP_SECONDS = 2.0  # of a full window's end is left uncommitted when it must be cut
 _TEXT_CONTEXT = 440  # tokens for prompt and text: the decoder's 448 less the special ones
 _LANGUAGE_CONFIDENCE = 0.5  # a detected language at least this likely is kept
-_NO_SPEECH = 0.6  # above this, and with an unlikely text, an utterance was no speech
-_UNLIKELY_LOGPROB = -1.0
 
 
 class TextCodec(Protocol):
@@ -201,6 +200,9 @@ class StreamSession:
             events += self._close_utterance(job, result)
         elif job.cut:
             events += self._cut_window(job, words)
+        elif not self._transcript.segment_open and is_no_speech(result):
+            self._agreement.reset()
+            events += self._show(job, ())
         else:
             stable = self._agreement.add(words, (job.end - job.start) / SAMPLE_RATE)
             events += self._commit(job, words[:stable])
@@ -294,7 +296,7 @@ class StreamSession:
     def _scroll(self, job: _InFlight, boundary: int) -> list[Event]:
         """Moves the window's start to the quietest place near ``boundary``; what lies before is closed."""
         boundary = self._quietest(boundary, job)
-        events = self._transcript.close_segment(self._language or "en", None)
+        events: list[Event] = [*self._transcript.close_segment(self._language or "en", None)]
         self._transcript.scroll(boundary)
         self._account(boundary)
         self._window_start = boundary
@@ -314,7 +316,7 @@ class StreamSession:
 
     def _close_utterance(self, job: _InFlight, result: DecodeResult) -> list[Event]:
         words = result.words
-        if self._is_no_speech(result):
+        if not self._transcript.segment_open and is_no_speech(result):
             words = ()
         self._agreement.reset()
         events: list[Event] = []
@@ -327,14 +329,6 @@ class StreamSession:
         self._account(job.end)
         self._leave_utterance()
         return events
-
-    def _is_no_speech(self, result: DecodeResult) -> bool:
-        """Whether an utterance of which nothing was committed yet holds no speech at all."""
-        return (
-            not self._transcript.prefix
-            and result.no_speech_prob > _NO_SPEECH
-            and result.avg_logprob < _UNLIKELY_LOGPROB
-        )
 
     def _enter(self, utterance: Utterance) -> int:
         """Begins to decode ``utterance`` -> where its window starts.

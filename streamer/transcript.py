@@ -56,6 +56,11 @@ class Transcript:
             return given
         return (*given, *self._history[max(0, len(self._history) - (room - len(given))) :])
 
+    @property
+    def segment_open(self) -> bool:
+        """Whether words were committed since the last segment was closed."""
+        return len(self._words) > self._closed
+
     def place(self, words: Sequence[DecodedWord], start: int, end: int) -> Iterator[Word]:
         """Puts ``words`` of the window ``start``..``end`` on the stream's clock, in order and inside it."""
         floor = max(self._last_end, start)
