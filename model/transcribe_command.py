@@ -22,9 +22,6 @@ from .registry import lookup
 from .transcribe_settings import TranscribeSettings, parse_settings
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from .whisper import Whisper
     from .writers import ResultWriter
 
@@ -89,8 +86,17 @@ def _writer(settings: TranscribeSettings) -> ResultWriter:
 def _transcribe_files(settings: TranscribeSettings, writer: ResultWriter) -> int:
     """Transcribes every file that can be; returns how many could not."""
     from .audio import load_audio
+    from .transcription import transcribe
 
     _check_machine(settings)
+    work = partial(
+        transcribe,
+        temperature=settings.temperatures,
+        verbose=settings.verbose,
+        batch_size=settings.batch_size,
+        on_language=_print_language,
+        **settings.options,
+    )
     model: Whisper | None = None
     failed = 0
     for path in settings.files:
@@ -100,26 +106,10 @@ def _transcribe_files(settings: TranscribeSettings, writer: ResultWriter) -> int
             continue
         if model is None:  # not before there is something to transcribe
             model = _load(settings)
-        result = _attempt(path, partial(_transcribe, settings, model, samples))
+        result = _attempt(path, partial(work, model, samples))
         if result is None or not _attempt(path, partial(_write, settings, writer, result, path)):
             failed += 1
     return failed
-
-
-def _transcribe(
-    settings: TranscribeSettings, model: Whisper, samples: NDArray[np.float32]
-) -> dict[str, Any]:
-    from .transcription import transcribe
-
-    return transcribe(
-        model,
-        samples,
-        temperature=settings.temperatures,
-        verbose=settings.verbose,
-        batch_size=settings.batch_size,
-        on_language=_print_language,
-        **settings.options,
-    )
 
 
 def _write(

@@ -281,7 +281,7 @@ def test_the_files_are_those_the_reference_writes(run: SimpleNamespace, tmp_path
     result = json.loads((run.out / "speech.of.1961.json").read_text())
     assert result["segments"][0]["words"]
     write = whisper.utils.get_writer("all", str(tmp_path))
-    write(result, "speech.of.1961.wav", None, max_words_per_line=4)  # type: ignore[arg-type,call-arg]
+    write(result, "speech.of.1961.wav", None, max_words_per_line=4)
     for extension in FORMATS:
         name = f"speech.of.1961.{extension}"
         assert (run.out / name).read_bytes() == (tmp_path / name).read_bytes(), extension
@@ -371,7 +371,8 @@ def test_a_fault_of_ours_stops_one_file_only(
     passed_on: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    results = iter([RuntimeError("broken"), {"text": "", "segments": [], "language": "en"}])
+    empty: dict[str, Any] = {"text": "", "segments": [], "language": "en"}
+    results: Iterator[dict[str, Any] | Exception] = iter([RuntimeError("broken"), empty])
 
     def transcribe(*_: object, **__: object) -> dict[str, Any]:
         result = next(results)

@@ -130,7 +130,7 @@ def test_other_errors_are_not_swallowed() -> None:
 
 
 class _OnGpu(Tensor):
-    is_cuda = True  # type: ignore[assignment]
+    is_cuda = True
 
 
 def test_the_kernels_are_asked_first_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
