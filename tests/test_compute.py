@@ -59,13 +59,14 @@ def test_what_is_refused(
 @torch.inference_mode()
 def test_a_packed_linear_is_exact_for_weights_that_are_fp16() -> None:
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(64, 48), nn.Sequential(nn.Linear(48, 32, bias=False)))
+    inner = nn.Sequential(nn.Linear(48, 32, bias=False))
+    module = nn.Sequential(nn.Linear(64, 48), inner)
     for parameter in module.parameters():
         parameter.copy_(parameter.half().float())
     x = torch.randn(5, 64)
     expected = module(x)
     pack_linears(module)
-    assert [type(part) for part in (module[0], module[1][0])] == [PackedLinear, PackedLinear]
+    assert [type(part) for part in (module[0], inner[0])] == [PackedLinear, PackedLinear]
     torch.testing.assert_close(module(x), expected, rtol=0, atol=1e-5)
 
 

@@ -41,13 +41,14 @@ def test_time_goes_forward_and_words_come_after_they_are_said(cost: float) -> No
 
 def test_a_slower_decoder_decodes_less_often() -> None:
     script = scripted([0.1] * 40)
-    counts = []
-    for cost in (0.0, 1.5):
+
+    def decodes(cost: float) -> int:
         decoder = FakeDecoder()
-        session = make_session()
-        list(simulate(session, [script.audio], decoder, cost=lambda job, result, c=cost: c))
-        counts.append(len(decoder.jobs))
-    assert counts[1] < counts[0] / 2
+        audio = [script.audio]
+        list(simulate(make_session(), audio, decoder, cost=lambda job, result: cost))
+        return len(decoder.jobs)
+
+    assert decodes(1.5) < decodes(0.0) / 2
 
 
 def test_speech_is_told_within_a_moment() -> None:

@@ -72,7 +72,8 @@ def test_the_defaults_ignore_a_click_and_bridge_a_short_pause() -> None:
 )
 def test_chunking_does_not_matter(pattern: str, cuts: list[int]) -> None:
     audio = frames(pattern)
-    gate, changes = SpeechGate(LevelDetector(), SMALL), []
+    gate = SpeechGate(LevelDetector(), SMALL)
+    changes: Changes = []
     for piece in np.split(audio, sorted(min(cut, len(audio)) for cut in cuts)):
         changes += gate.push(piece)
     whole = SpeechGate(LevelDetector(), SMALL)
