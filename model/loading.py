@@ -74,7 +74,7 @@ def build_model(
     model.load_state_dict(state, strict=True, assign=True)
     model.decoder.projection.weight = model.decoder.token_embedding.weight
     if on_cpu and compute_type == "float16":
-        pack_linears(model)
+        pack_linears(model.decoder)  # the encoder is compute-bound: packing would not help it
     model.requires_grad_(False)
     return model.eval()
 

@@ -136,6 +136,10 @@ def _attempt(path: str, work: Callable[[], _Result]) -> _Result | None:
 
 def _check_machine(settings: TranscribeSettings) -> None:
     """Rejects what only PyTorch can tell, and sets the number of threads."""
+    from .threads import wait_politely
+
+    wait_politely()
+
     import torch
 
     from .compute import resolve_compute_type

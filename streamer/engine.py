@@ -179,7 +179,10 @@ def open_engine(
 
     from ..model.locate import locate
 
+    from ..model.threads import wait_politely
+
     locate(model)  # a mistyped name is told before the slow imports
+    wait_politely()
 
     import numpy as np
     import torch
