@@ -17,7 +17,7 @@ from .chunks import Chunk, plan_windows
 from .decoding import DecodingOptions, DecodingResult
 from .fallback import decode_with_fallback
 from .inference import EncodedAudio
-from .segments import Piece, Span, Transcript, cut_window, last_end
+from .segments import Cut, Piece, Span, Transcript, cut_window, frame_of, last_end
 from .transcription_state import (
     Recording,
     TranscribeOptions,
@@ -28,7 +28,9 @@ from .transcription_state import (
 
 __all__ = ["BatchedWindows"]
 
-_LEAST_REST = 30  # mel frames of speech left in a chunk that are worth another window
+# Mel frames of speech left in a chunk that are worth another window,
+_LEAST_REST = 30  # when the model left a segment open,
+_LEAST_MISSED = 100  # and when it took the text for finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,10 +102,7 @@ class BatchedWindows:
             work.windows.append(
                 _Window(span=span, result=result, pieces=cut.pieces, audio=audio.select([row]))
             )
-            # the model may end a text early, or leave its last segment open
-            if span.seek < cut.seek <= work.chunk.speech_end - _LEAST_REST and not cut.ends_alone:
-                end = span.seek + span.frames
-                work.left = Span(seek=cut.seek, frames=end - cut.seek)
+            work.left = _left(work.chunk, span, cut)
 
     def _write(self, work: _Work) -> None:
         for window in work.windows:
@@ -122,3 +121,13 @@ class BatchedWindows:
                 self._last_speech = last_end(segments) or self._last_speech
             self._transcript.add(segments)
         work.windows.clear()  # with the encoded audio
+
+
+def _left(chunk: Chunk, span: Span, cut: Cut) -> Span | None:
+    """What is to be decoded next of a chunk: the model may stop early, or within a segment."""
+    at, least = cut.seek, _LEAST_REST
+    if cut.ends_alone:
+        at, least = frame_of(cut.pieces[-1].end), _LEAST_MISSED
+    if not span.seek < at <= chunk.speech_end - least:
+        return None
+    return Span(seek=at, frames=span.seek + span.frames - at)

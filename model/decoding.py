@@ -28,6 +28,7 @@ __all__ = [
     "DecodingOptions",
     "DecodingResult",
     "DecodingTask",
+    "check_for_model",
     "decode",
     "detect_language",
 ]
@@ -125,7 +126,7 @@ class DecodingTask:
     """One way of decoding, ready to run over batches of windows."""
 
     def __init__(self, model: Whisper, options: DecodingOptions) -> None:
-        _check_for_model(model, options)
+        check_for_model(model, options)
         self._model = model
         self._options = options
         self._tokenizer = get_tokenizer(
@@ -296,7 +297,8 @@ def _as_tokens(value: object, tokenizer: Tokenizer) -> list[int]:
     return list(value)
 
 
-def _check_for_model(model: Whisper, options: DecodingOptions) -> None:
+def check_for_model(model: Whisper, options: DecodingOptions) -> None:
+    """Raises DecodingOptionsError where this model cannot do what is asked."""
     if not options.fp16 and model.dtype != torch.float32:
         raise DecodingOptionsError(
             "fp16=False asks for full precision, and the model was loaded in half: load it with "

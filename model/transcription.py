@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from .audio import N_FRAMES, N_SAMPLES, load_audio, to_waveform
-from .decoding import DecodingOptions, detect_language
+from .decoding import DecodingOptions, check_for_model, detect_language
 from .errors import DecodingOptionsError
 from .fallback import FallbackPolicy, options_ladder
 from .inference import EncodedAudio
@@ -106,14 +107,15 @@ def transcribe(
     points = _clip_points(clip_timestamps)
     _check(options, decode_options, batch_size)
     ladder = options_ladder(temperature, decode_options)
+    check_for_model(model, ladder[0])
     if verbose is None or not verbose:
         on_segment = None
     elif on_segment is None:
         on_segment = write_segment
 
     samples = _samples(audio)
-    recording, language = _prepare(model, samples, points, decode_options, on_language)
-    ladder = options_ladder(temperature, {**decode_options, "language": language})
+    recording, language = _prepare(model, samples, points, ladder[0], on_language)
+    ladder = tuple(replace(step, language=language) for step in ladder)
     transcript = Transcript(on_segment)
     with progress_bar(recording.content_frames, shown=verbose is False) as progress:
         for seek in _run(recording, samples, ladder, options, transcript, batch_size):
@@ -192,13 +194,13 @@ def _prepare(
     model: Whisper,
     samples: NDArray[np.float32],
     points: list[int],
-    decode_options: Mapping[str, Any],
+    options: DecodingOptions,
     on_language: Callable[[str], None] | None,
 ) -> tuple[Recording, str]:
     """The recording ready to be transcribed, and its language, detected where none is given."""
     mel = log_mel_spectrogram(samples, model.dims.n_mels, padding=N_SAMPLES)
     content_frames = mel.shape[-1] - N_FRAMES
-    language = decode_options.get("language")
+    language = options.language
     first: EncodedAudio | None = None
     if language is None and model.is_multilingual:
         first = EncodedAudio.from_mel(model, mel[None, :, :N_FRAMES])
@@ -210,7 +212,7 @@ def _prepare(
         model.is_multilingual,
         num_languages=model.num_languages,
         language=language,
-        task=decode_options.get("task"),
+        task=options.task,
     )
     ends = points if len(points) % 2 == 0 else [*points, content_frames]
     recording = Recording(
@@ -221,4 +223,4 @@ def _prepare(
         # a shorter file's window ends in zeros, what was encoded in silence
         first_window=first if content_frames >= N_FRAMES else None,
     )
-    return recording, tokenizer.language or "en"
+    return recording, language or "en"
