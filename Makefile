@@ -17,12 +17,13 @@ style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# mypy sees the package as it is installed: built into .typecheck, without installing it.
+# mypy sees the package as it is installed: built into .typecheck, without installing it, the tests
+# beside it. So the name of this folder does not matter.
 types: $(STAMP)
 	rm -rf .typecheck
 	$(BIN)/python -c "from setuptools import setup; setup()" -q build_py --build-lib .typecheck
-	MYPYPATH=.typecheck $(BIN)/mypy -p whisper_stream
-	MYPYPATH=.typecheck $(BIN)/mypy tests
+	cp -r tests .typecheck/tests
+	cd .typecheck && $(abspath $(BIN))/mypy --config-file ../pyproject.toml -p whisper_stream -p tests
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/streamed_wer.py

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import jiwer
-
 from whisper_stream.model import load_audio, load_model, transcribe
 from whisper_stream.model.normalizers import EnglishTextNormalizer
 from whisper_stream.streamer.backend import WhisperBackend
@@ -101,7 +100,9 @@ def running_daemon(model: str) -> Iterator[str]:
     """A daemon on a free port -> its address."""
     flags = ["--port", "0", "--announce", "--exit-with-stdin", "--model", model]
     command = [sys.executable, "-m", "whisper_stream.server", *flags]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as daemon:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as daemon:
         assert daemon.stdin and daemon.stdout
         yield json.loads(daemon.stdout.readline())["url"]
         daemon.stdin.close()
@@ -165,7 +166,9 @@ def report(rows: list[Row], *, texts: bool) -> None:
     streamed = statistics.mean(row.streamed for row in rows)
     offline = statistics.mean(row.offline for row in rows)
     print(f"{'mean of clips':<36} {'':>6} {streamed:>9.1%} {offline:>8.1%}")
-    print(f"{'all words':<36} {'':>6} {pooled(rows, 'streamed'):>9.1%} {pooled(rows, 'offline'):>8.1%}")
+    print(
+        f"{'all words':<36} {'':>6} {pooled(rows, 'streamed'):>9.1%} {pooled(rows, 'offline'):>8.1%}"
+    )
 
 
 if __name__ == "__main__":

@@ -178,7 +178,6 @@ def open_engine(
     import time
 
     from ..model.locate import locate
-
     from ..model.threads import wait_politely
 
     locate(model)  # a mistyped name is told before the slow imports

@@ -8,13 +8,13 @@ from pathlib import Path
 # before torch loads: several processes share the cores here, and spinning threads starve them all
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
-import torch  # noqa: E402
-from numpy.typing import NDArray  # noqa: E402
-from whisper_stream.model.audio import load_audio  # noqa: E402
-from whisper_stream.model.loading import load_model  # noqa: E402
-from whisper_stream.model.whisper import Whisper  # noqa: E402
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from whisper_stream.model.audio import load_audio
+from whisper_stream.model.loading import load_model
+from whisper_stream.model.whisper import Whisper
 
 torch.set_num_threads(2)
 
