@@ -42,7 +42,8 @@ def encoded(name: str, clip: str) -> EncodedAudio:
 def features_of(name: str, clip: str) -> Tensor:
     """The reference's features."""
     with torch.inference_mode():
-        return reference_model(name).encoder(mel_of(clip)[None])
+        features: Tensor = reference_model(name).encoder(mel_of(clip)[None])
+    return features
 
 
 def assert_same_as_reference(name: str, clip: str, **options: Any) -> None:
@@ -103,7 +104,7 @@ def test_multilingual_beam_search_is_the_references() -> None:
 
 
 def test_samples_are_the_references_from_the_same_seed() -> None:
-    options = {"temperature": 0.8, "best_of": 3, "language": "en"}
+    options: dict[str, Any] = {"temperature": 0.8, "best_of": 3, "language": "en"}
     torch.manual_seed(3)
     got = decode(our_model("tiny.en"), encoded("tiny.en", CUTTER), **options)[0]
     torch.manual_seed(3)
