@@ -57,20 +57,22 @@ def simulate(
         done, job, result = result, None, None
         return session.job_done(done, now)
 
+    spoken = 0.0  # when the latest step has been said
     for step in _steps(chunks):
-        now += len(step) / SAMPLE_RATE
-        while session.room < len(step) and job is not None:
-            now = max(now, free_at)  # the client waits for room
+        spoken += len(step) / SAMPLE_RATE
+        # results that come before this step, and those it must wait for because the buffer is full
+        while job is not None and (free_at <= spoken or session.room < len(step)):
+            now = max(now, free_at)
             for event in finish_job():
                 yield TimedEvent(now, event)
             start_job()
+        now = max(now, spoken)
         for event in session.feed(step):
             yield TimedEvent(now, event)
-        if job is not None and free_at <= now:
-            for event in finish_job():
-                yield TimedEvent(max(free_at, 0.0), event)
         start_job()
-        if job is not None and free_at <= now:
+        if (
+            job is not None and free_at <= now
+        ):  # decoding takes no time: the result is there at once
             for event in finish_job():
                 yield TimedEvent(now, event)
     if job is not None:
