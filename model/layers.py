@@ -9,7 +9,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["DecoderBlock", "EncoderBlock", "merge_heads", "sinusoids", "split_heads"]
+__all__ = [
+    "Conv1d",
+    "DecoderBlock",
+    "Embedding",
+    "EncoderBlock",
+    "Linear",
+    "merge_heads",
+    "sinusoids",
+    "split_heads",
+]
+
+
+class Linear(nn.Linear):
+    def reset_parameters(self) -> None:
+        """Nothing: weights always come from a checkpoint, and drawing random ones takes time."""
+
+
+class Conv1d(nn.Conv1d):
+    def reset_parameters(self) -> None:
+        """Nothing: as for ``Linear``."""
+
+
+class Embedding(nn.Embedding):
+    def reset_parameters(self) -> None:
+        """Nothing: as for ``Linear``."""
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -44,11 +68,11 @@ class _Block(nn.Module):
         super().__init__()
         self.heads = heads
         self.attn_ln = nn.LayerNorm(state)
-        self.attn_qkv = nn.Linear(state, 3 * state)  # the key's third of the bias is zero
-        self.attn_out = nn.Linear(state, state)
+        self.attn_qkv = Linear(state, 3 * state)  # the key's third of the bias is zero
+        self.attn_out = Linear(state, state)
         self.mlp_ln = nn.LayerNorm(state)
-        self.mlp_in = nn.Linear(state, 4 * state)
-        self.mlp_out = nn.Linear(4 * state, state)
+        self.mlp_in = Linear(state, 4 * state)
+        self.mlp_out = Linear(4 * state, state)
 
     def qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[B, T, D] -> queries, keys, values, each [B, H, T, d]"""
@@ -73,9 +97,9 @@ class DecoderBlock(_Block):
     def __init__(self, state: int, heads: int) -> None:
         super().__init__(state, heads)
         self.cross_ln = nn.LayerNorm(state)
-        self.cross_query = nn.Linear(state, state)
-        self.cross_kv = nn.Linear(state, 2 * state)  # the key's half of the bias is zero
-        self.cross_out = nn.Linear(state, state)
+        self.cross_query = Linear(state, state)
+        self.cross_kv = Linear(state, 2 * state)  # the key's half of the bias is zero
+        self.cross_out = Linear(state, state)
 
     def audio_keys(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """``features`` [B, S, D] -> cross-attention keys and values, each [B, H, S, d]"""

@@ -64,10 +64,9 @@ def build_model(
         except ModelError:
             published = None  # a path: no published facts to take over
     heads = checkpoint.alignment_heads or (published.alignment_heads if published else None)
-    with torch.device("meta"):
-        model = Whisper(
-            checkpoint.dims, name=name or checkpoint.name or "custom", alignment_heads=heads
-        )
+    model = Whisper(
+        checkpoint.dims, name=name or checkpoint.name or "custom", alignment_heads=heads
+    )
     on_cpu = device.type == "cpu"
     dtype = torch.float32 if on_cpu else getattr(torch, compute_type)
     state = {key: value.to(device, dtype) for key, value in _fused(checkpoint).items()}

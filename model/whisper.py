@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .cache import CrossCache, SelfCache
 from .dims import ModelDimensions
-from .layers import DecoderBlock, EncoderBlock, sinusoids
+from .layers import Conv1d, DecoderBlock, Embedding, EncoderBlock, Linear, sinusoids
 
 __all__ = ["AudioEncoder", "TextDecoder", "Whisper", "default_alignment_heads"]
 
@@ -23,8 +23,8 @@ class AudioEncoder(nn.Module):
     def __init__(self, dims: ModelDimensions) -> None:
         super().__init__()
         state = dims.n_audio_state
-        self.conv1 = nn.Conv1d(dims.n_mels, state, kernel_size=3, padding=1)
-        self.conv2 = nn.Conv1d(state, state, kernel_size=3, stride=2, padding=1)
+        self.conv1 = Conv1d(dims.n_mels, state, kernel_size=3, padding=1)
+        self.conv2 = Conv1d(state, state, kernel_size=3, stride=2, padding=1)
         self.register_buffer("positional_embedding", sinusoids(dims.n_audio_ctx, state))
         self.blocks = nn.ModuleList(
             EncoderBlock(state, dims.n_audio_head) for _ in range(dims.n_audio_layer)
@@ -49,14 +49,14 @@ class TextDecoder(nn.Module):
         super().__init__()
         state = dims.n_text_state
         self.dims = dims
-        self.token_embedding = nn.Embedding(dims.n_vocab, state)
+        self.token_embedding = Embedding(dims.n_vocab, state)
         self.positional_embedding = nn.Parameter(torch.empty(dims.n_text_ctx, state))
         self.blocks = nn.ModuleList(
             DecoderBlock(state, dims.n_text_head) for _ in range(dims.n_text_layer)
         )
         self.ln = nn.LayerNorm(state)
         # Tied to the embedding; its own module so that a compute type may pack it.
-        self.projection = nn.Linear(state, dims.n_vocab, bias=False)
+        self.projection = Linear(state, dims.n_vocab, bias=False)
         self.projection.weight = self.token_embedding.weight
 
     def audio_cache(self, features: Tensor, lengths: Tensor | None = None) -> CrossCache:
