@@ -118,6 +118,8 @@ class StreamSession:
 
     def feed(self, samples: NDArray[np.float32]) -> list[Event]:
         """Takes samples [n], 16 kHz mono in -1..1. Raises BufferFullError above ``room``."""
+        if self._finishing:
+            raise RuntimeError("the stream is finishing: no more audio can be fed")
         self._buffer.append(samples)
         events: list[Event] = []
         at = 0
@@ -273,7 +275,8 @@ class StreamSession:
 
     def _trim(self, job: _InFlight) -> list[Event]:
         """Shortens a window that has grown past the soft length, at a word that is committed."""
-        if job.end - job.start < round(self._config.soft_window * SAMPLE_RATE):
+        long = job.end - job.start >= round(self._config.soft_window * SAMPLE_RATE)
+        if not (long or self._transcript.crowded):
             return []
         boundary = self._transcript.trim_point(job.start, job.end)
         if boundary is None:

@@ -14,6 +14,7 @@ __all__ = ["MAX_PROMPT_TOKENS", "Transcript"]
 MAX_PROMPT_TOKENS = 223  # half of the decoder's context, less <|startofprev|>
 _SENTENCE_END = (".", "?", "!", "。", "？", "！")
 _BOUNDARY_SLACK = SAMPLE_RATE // 8  # a window may begin this much inside the last word it leaves
+_CROWDED_TOKENS = 160  # committed in the window
 _TRIM_KEEP_SECONDS = 1.0  # of committed audio stays in the window as context
 
 
@@ -57,6 +58,11 @@ class Transcript:
         return (*given, *self._history[max(0, len(self._history) - (room - len(given))) :])
 
     @property
+    def crowded(self) -> bool:
+        """Whether the committed text of the window leaves the decoder little room for more."""
+        return sum(len(tokens) for tokens in self._tokens) > _CROWDED_TOKENS
+
+    @property
     def segment_open(self) -> bool:
         """Whether words were committed since the last segment was closed."""
         return len(self._words) > self._closed
@@ -97,6 +103,8 @@ class Transcript:
         sentences = [word for word in ends if word.text.rstrip("\"'”’)").endswith(_SENTENCE_END)]
         if sentences:
             return sentences[-1].end_sample
+        if ends and self.crowded:
+            return ends[-1].end_sample
         nearly_full = (self._config.soft_window + self._config.max_window) / 2
         if ends and end - start > round(nearly_full * SAMPLE_RATE):
             return ends[-1].end_sample
