@@ -26,7 +26,7 @@ types: $(STAMP)
 	cd .typecheck && $(abspath $(BIN))/mypy --config-file ../pyproject.toml -p whisper_stream -p tests
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/streamed_wer.py
+	$(BIN)/whisper-stream bench tests/data
 
 # The pinned torch is a CPU build where the index has one; see README for GPUs.
 $(STAMP): pyproject.toml constraints.txt

@@ -40,6 +40,9 @@ COMMANDS: dict[str, Command] = {
         "model.transcribe_command:main",
         "files to txt, vtt, srt, tsv and json, with whisper's flags",
     ),
+    "bench": Command(
+        "streamer.bench_command:main", "measure streams of recordings: errors, delays and cost"
+    ),
 }
 
 
