@@ -40,12 +40,12 @@ __all__ = [
 
 _HOMES = {
     "DecodingOptions": "decoding_options",
-    "DecodingResult": "decoding",
+    "DecodingResult": "decoding_task",
     "ModelDimensions": "dims",
     "Whisper": "whisper",
     "available_models": "registry",
     "decode": "decoding",
-    "detect_language": "decoding",
+    "detect_language": "detection",
     "load_audio": "audio",
     "load_model": "loading",
     "log_mel_spectrogram": "mel",

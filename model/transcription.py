@@ -108,7 +108,7 @@ def transcribe(
     _check(options, decode_options, batch_size)
     ladder = options_ladder(temperature, decode_options)
     check_for_model(model, ladder[0])
-    if verbose is None or not verbose:
+    if not verbose:
         on_segment = None
     elif on_segment is None:
         on_segment = write_segment

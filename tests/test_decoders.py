@@ -45,7 +45,7 @@ def trimmed(sequences: Sequence[Tensor]) -> list[tuple[int, ...]]:
     return [tuple(tokens[: tokens.index(EOT)]) for tokens in sampled]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     seed=st.integers(0, 2**20),
     steps=st.integers(1, 9),

@@ -46,7 +46,7 @@ def random_logits(rows: int, seed: int, lift: float) -> Tensor:
     return logits
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     tokens=rows_of_tokens(),
     seed=st.integers(0, 2**16),

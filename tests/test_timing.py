@@ -93,7 +93,7 @@ def windows(draw: st.DrawFn) -> tuple[list[tuple[float, float, list[int]]], list
     return segments, timings, max(0.0, last)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(window=windows(), seek=st.sampled_from([0, 1234]))
 def test_words_are_fitted_to_segments_as_by_the_reference(window: Any, seek: int) -> None:
     segments, timings, last = window

@@ -163,7 +163,7 @@ def run_ours(script: Script, frames: int, seed: int, **options: Any) -> list[dic
     return [segment.as_dict() for segment in transcript.segments]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     seed=st.integers(0, 2**20),
     frames=st.sampled_from([150, 3000, 7013, 12_345]),
