@@ -115,10 +115,6 @@ class Bench:
         for final in (False, True):
             self._backend.decode([DecodeJob(audio=noise, language="en", final=final)])
 
-    def understands(self, clip: BenchClip) -> bool:
-        """Whether the model knows the language of ``clip``, as far as it is told."""
-        return self._model.is_multilingual or clip.language in (None, "en", "zxx")
-
     def stream(self, clip: BenchClip) -> StreamRun:
         """Raises AudioError when the recording cannot be read."""
         audio = load_audio(clip.path)

@@ -204,8 +204,10 @@ def _equal_pairs(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[
     if not before or not after:
         return
     # jiwer cuts at spaces: none may lie inside a word
-    texts = [" ".join("_".join(word.split()) or "_" for word in words) for words in (before, after)]
-    for chunk in jiwer.process_words(*texts).alignments[0]:
+    old, new = (
+        " ".join("_".join(word.split()) or "_" for word in words) for words in (before, after)
+    )
+    for chunk in jiwer.process_words(old, new).alignments[0]:
         if chunk.type == "equal":
             yield from zip(
                 range(chunk.ref_start_idx, chunk.ref_end_idx),
