@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -92,14 +92,17 @@ def _run(options: BenchOptions, model: Whisper, clips: Sequence[BenchClip]) -> i
 
     bench = Bench(model, clock=options.clock, language=options.language, options=options.stream)
     memory = PeakMemory()
-    tried = [(clip, _attempt(partial(bench.stream, clip))) for clip in clips]
+    tried = [(clip, _attempt(partial(bench.stream, clip))) for clip in _told(clips, "stream")]
     rss_mb, load = memory.megabytes(), os.getloadavg()[0]
     runs = [(clip, run) for clip, run in tried if run is not None]
     if not runs:
         return 1
-    plain = [bench.plain(clip, run) if options.plain else None for clip, run in runs]
+    plain = [
+        bench.plain(clip, run) if options.plain else None for clip, run in _told(runs, "again")
+    ]
     results = [
-        score(bench, clip, run, again) for (clip, run), again in zip(runs, plain, strict=True)
+        score(bench, clip, run, again)
+        for (clip, run), again in _told(list(zip(runs, plain, strict=True)), "whole file")
     ]
     figures = summary(results, rss_mb=rss_mb, texts=options.texts)
     figures |= {"model": options.model, "clock": options.clock, "load_average": round(load, 2)}
@@ -123,6 +126,18 @@ def _report(options: BenchOptions, results: Sequence[BenchResult], figures: dict
     sys.stdout.write(table(figures))
     if options.texts:
         sys.stdout.write(_differing(results))
+
+
+def _told(items: Sequence[_Result], what: str) -> Iterator[_Result]:
+    """The same items; on a terminal, a line says how far the work is."""
+    shown = sys.stderr.isatty()
+    for number, item in enumerate(items, start=1):
+        if shown:
+            sys.stderr.write(f"\r\x1b[K{what} {number} of {len(items)}")
+            sys.stderr.flush()
+        yield item
+    if shown:
+        sys.stderr.write("\r\x1b[K")
 
 
 def _attempt(work: Callable[[], _Result]) -> _Result | None:
