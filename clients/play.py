@@ -74,6 +74,7 @@ class Playback:
         self._limit: asyncio.Timeout | None = None  # set while messages are received
         self._source_error: SourceError | None = None
         self._failed = False
+        self._sent_all = False  # the whole recording went out
 
     async def run(self) -> int:
         """Play to the end, or until a signal; see :func:`play`."""
@@ -153,6 +154,8 @@ class Playback:
                         if await self._stopped_within(pacer.delay(sent)):
                             break
                         await stream.send_audio(chunk)
+                    else:
+                        self._sent_all = True
             except SourceError as error:
                 self._source_error = error  # after the words of what could be read
             await stream.eos()
@@ -175,6 +178,11 @@ class Playback:
             case wire.Gap():
                 span = f"{message.start:.2f} s to {message.end:.2f} s"
                 text = f"nothing was transcribed from {span}: {message.reason}"
+                self._failed = True
+                screen.renderer.notice(_warning(text))
+            case wire.Done() if not (self._sent_all or self._stop.is_set() or self._source_error):
+                self._failed = True
+                text = "the server stopped before the whole recording was sent"
                 screen.renderer.notice(_warning(text))
             case wire.Error(fatal=False):
                 self._failed = True

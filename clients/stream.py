@@ -181,7 +181,9 @@ def _lost(error: ws_errors.ConnectionClosed) -> ConnectionLost:
 def _status_reason(status: int) -> str:
     match status:
         case 401 | 403:
-            return f"the server refused access (HTTP {status}); check your credentials"
+            return (
+                f"the server refused access (HTTP {status}); check the address's path, and your key"
+            )
         case 429 | 503:
             return f"the server takes no more streams now (HTTP {status}); try again later"
         case _:

@@ -44,7 +44,7 @@ def resolve_compute_type(requested: str, device: torch.device) -> str:
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose fp16 weights are packed for FBGEMM; inputs and results stay fp32."""
+    """A linear layer whose fp16 weights are packed for FBGEMM; inputs [B, ..., in] stay fp32."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()

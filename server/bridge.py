@@ -144,7 +144,8 @@ class StreamBridge:
         if future.cancelled() or error is not None:
             reason = "cancelled" if error is None else type(error).__name__
             logger.warning("event=job_failed stream=%s reason=%s", self._stream_id, reason)
-            self._emit(self._session.job_failed(reason, now))
+            told = f"the engine could not decode it ({reason}); the daemon's log says where"
+            self._emit(self._session.job_failed(told, now))
         else:
             self._emit(self._session.job_done(future.result(), now))
         self._space.set()

@@ -103,7 +103,10 @@ class MsgpackCodec:
         return frame
 
     def decode_client(self, frame: Frame) -> ClientMessage:
-        message: ClientMessage = _convert(_msgpack_map(frame), ClientMessage)
+        value = _msgpack_map(frame)
+        if value.get("type") == "audio" and isinstance(value.get("data"), str):
+            raise InvalidField("data", "data must be binary PCM, not text")
+        message: ClientMessage = _convert(value, ClientMessage)
         return message
 
     def decode_server(self, frame: Frame) -> ServerMessage:

@@ -88,7 +88,7 @@ class ListenError(ServerError):
     def __str__(self) -> str:
         return (
             f"cannot listen on {self.host} port {self.port} ({self.reason}); "
-            "choose another --port, or 0 for a free one"
+            "choose another --port (0: a free one), or an address of this machine as --host"
         )
 
 

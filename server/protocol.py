@@ -6,6 +6,7 @@ clock or a socket. The client's mistakes become ``error`` replies; nothing is ra
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -267,16 +268,24 @@ def _checked(start: Start, languages: tuple[str, ...]) -> Start:
     """Return ``start`` if the model can do what it asks; raises InvalidField."""
     if languages:
         if start.language is not None and start.language not in languages:
-            accepted = ", ".join(languages)
+            near = (
+                ", ".join(difflib.get_close_matches(start.language, languages, n=3)) or "en, de, fr"
+            )
             raise InvalidField(
-                "language", f"language {start.language[:32]!r} is not one of {accepted}, or null"
+                "language",
+                f"language {start.language[:32]!r} is not an ISO 639-1 code that this model knows "
+                f"(such as {near}); leave it out to have it detected",
             )
         return start
     if start.language not in (None, "en"):
         raise InvalidField(
             "language",
-            f"language {start.language[:32]!r}: this model knows English only, en or null",
+            f"language {start.language[:32]!r}: this model knows English only; leave it out, or use "
+            "a multilingual model",
         )
     if start.task != "transcribe":
-        raise InvalidField("task", "task must be transcribe: this model knows English only")
+        raise InvalidField(
+            "task",
+            "task must be transcribe: this model knows English only; use a multilingual model",
+        )
     return start

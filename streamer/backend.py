@@ -190,7 +190,7 @@ class WhisperBackend:
         tokenizer = self._tokenizer
         sot = torch.tensor([[tokenizer.sot]], device=self.model.device)
         hidden, _ = self.model.decoder(sot, torch.zeros_like(sot), self._cache, audio, start=0)
-        logits = self.model.decoder.logits(hidden[0, 0])[list(tokenizer.all_language_tokens)]
+        logits = self.model.decoder.logits(hidden[:, 0])[0, list(tokenizer.all_language_tokens)]
         best = int(logits.argmax())
         return tokenizer.all_language_codes[best], float(logits.softmax(dim=-1)[best])
 

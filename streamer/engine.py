@@ -5,12 +5,14 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from .config import StreamConfig
+from .config import SAMPLE_RATE, StreamConfig
 from .errors import EngineClosedError
 from .jobs import DecodeJob, DecodeResult
 from .session import StreamSession, TextCodec
@@ -38,11 +40,19 @@ class EngineStatistics(NamedTuple):
     busy_seconds: float  # spent decoding
 
 
+# Places in the queue. Somebody waits for the end of a sentence: an endpoint overtakes one job. A long
+# window is that of a stream far behind, played faster than it was spoken: it lets the short ones of live
+# streams go first, a number of times that its length bounds.
+_ENDPOINT_PLACES = 1.5
+_PLACES_PER_SECOND = 0.5
+
+
 @dataclass(order=True)
 class _Entry:
-    """Endpoints go first: somebody waits for the end of a sentence. Then first come, first served."""
+    """First come, first served, in the main. As a stream has one job out at a time, no stream can
+    keep the others from their turn."""
 
-    urgency: int
+    place: float
     number: int
     job: DecodeJob = field(compare=False)
     future: Future[DecodeResult] = field(compare=False)
@@ -98,7 +108,11 @@ class EngineThread:
             if self._closed:
                 raise EngineClosedError
             self._number += 1
-            entry = _Entry(0 if job.final else 1, self._number, job, future)
+            seconds = len(job.audio) / SAMPLE_RATE
+            place = self._number + seconds * _PLACES_PER_SECOND
+            if job.final:
+                place -= _ENDPOINT_PLACES
+            entry = _Entry(place, self._number, job, future)
             heapq.heappush(self._queue, entry)
             self._condition.notify()
         return future
@@ -132,7 +146,7 @@ class EngineThread:
                 if len(results) != len(batch):
                     raise ValueError(f"{len(batch)} jobs gave {len(results)} results")
             except Exception as error:  # noqa: BLE001 - a job may fail in any way; the engine lives on
-                _log.error("decode failed: %s", type(error).__name__)
+                _log.error("decode failed: %s at %s", type(error).__name__, _place(error))
                 for entry in batch:
                     entry.future.set_exception(error)
                 self._account(batch, started, failed=True)
@@ -161,11 +175,17 @@ class EngineThread:
         with self._condition:
             self._running = 0
             self._busy_seconds += self._clock() - started
-            self._audio_seconds += sum(len(entry.job.audio) for entry in batch) / 16_000
+            self._audio_seconds += sum(len(entry.job.audio) for entry in batch) / SAMPLE_RATE
             if failed:
                 self._failed += len(batch)
             else:
                 self._done += len(batch)
+
+
+def _place(error: Exception) -> str:
+    """Where ``error`` was raised. Its text is not for the log: it may hold what was said."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames[-3:]))
 
 
 def open_engine(

@@ -25,6 +25,7 @@ from .events import (
     Event,
     Flushed,
     Gap,
+    Lag,
     LanguageDetected,
     Partial,
     StreamWarning,
@@ -42,6 +43,8 @@ _SLICE = SAMPLE_RATE // 10  # audio is looked at in such steps, so that chunking
 _FIRST_UPDATE_SECONDS = 1.0  # of audio in a window before its first decode
 _STALL_KEEP_SECONDS = 2.0  # of a full window's end is left uncommitted when it must be cut
 _TEXT_CONTEXT = 440  # tokens for prompt and text: the decoder's 448 less the special ones
+_LAG_SECONDS = 2.0  # behind the live edge, from which on the client is told
+_LAG_STEP_SECONDS = 1.0  # and told again when it has changed by as much
 _LANGUAGE_CONFIDENCE = 0.5  # a detected language at least this likely is kept
 
 
@@ -98,6 +101,7 @@ class StreamSession:
         self._last_job_at = float("-inf")
         self._flushes: list[_Flush] = []  # waiting, oldest first
         self._shown: tuple[Word, ...] = ()  # the last partial
+        self._lag = 0.0  # seconds behind, as last told
         self._finishing = False
         self._finished = False
         self._settled = 0  # samples before this are decoded, silent or lost
@@ -210,7 +214,7 @@ class StreamSession:
             events += self._commit(job, words[:stable])
             events += self._show(job, words[stable:])
             events += self._trim(job)
-        return events + self._settle()
+        return events + self._tell_lag(job) + self._settle()
 
     def job_failed(self, reason: str, now: float) -> list[Event]:
         """The job that is out could not be run. Its audio is declared lost and the stream goes on."""
@@ -245,6 +249,17 @@ class StreamSession:
         )
 
     # Steps of job_done
+
+    def _tell_lag(self, job: _InFlight) -> list[Event]:
+        """How far decoding is behind the audio, where that is much or no longer is."""
+        waiting = any(utterance.last_voiced > job.end for utterance in self._tracker.queue)
+        behind = (self._tracker.received - job.end) / SAMPLE_RATE if waiting else 0.0
+        if behind < _LAG_SECONDS:
+            behind = 0.0
+        if abs(behind - self._lag) < _LAG_STEP_SECONDS:
+            return []
+        self._lag = behind
+        return [Lag(behind_seconds=behind, interval_seconds=self._config.update_interval)]
 
     def _learn_language(self, result: DecodeResult, job: _InFlight) -> list[Event]:
         if self._language is not None or result.language_probability is None:

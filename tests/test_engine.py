@@ -86,14 +86,39 @@ def hold(engine: EngineThread, backend: GatedBackend) -> Future[DecodeResult]:
     return future
 
 
-def test_endpoints_first_then_first_come(engine: EngineThread, backend: GatedBackend) -> None:
+def test_an_endpoint_overtakes_one_job(engine: EngineThread, backend: GatedBackend) -> None:
     held = hold(engine, backend)
     waiting = [engine.submit(job(n, final=n in (3, 5))) for n in range(1, 6)]
     backend.go(6)
     assert [number_of(future) for future in waiting] == [1, 2, 3, 4, 5]
     assert number_of(held) == 0
     order = [backend.begun.get(timeout=WAIT)[0].prompt[0] for _ in range(5)]
-    assert order == [3, 5, 1, 2, 4]
+    assert order == [1, 3, 2, 5, 4]
+
+
+def test_a_stream_far_behind_does_not_keep_live_ones_waiting(
+    engine: EngineThread, backend: GatedBackend
+) -> None:
+    """Endpoints of long windows, as of a file played at full speed, beside short updates."""
+    hold(engine, backend)
+    waiting = [engine.submit(job(n, final=True, seconds=28.0)) for n in (1, 2)]
+    waiting += [engine.submit(job(n, seconds=6.0)) for n in (3, 4)]
+    backend.go(5)
+    assert [number_of(future) for future in waiting] == [1, 2, 3, 4]
+    order = [backend.begun.get(timeout=WAIT)[0].prompt[0] for _ in range(4)]
+    assert order == [3, 4, 1, 2]
+
+
+def test_a_long_window_gets_its_turn(engine: EngineThread, backend: GatedBackend) -> None:
+    """However many short ones come after it."""
+    hold(engine, backend)
+    long = engine.submit(job(1, seconds=28.0))
+    waiting = [engine.submit(job(n, seconds=1.0)) for n in range(2, 40)]
+    backend.go(40)
+    assert [number_of(future) for future in waiting] == list(range(2, 40))
+    assert number_of(long) == 1
+    order = [backend.begun.get(timeout=WAIT)[0].prompt[0] for _ in range(39)]
+    assert order.index(1) < 20
 
 
 def test_a_failed_job_leaves_the_engine_alive(engine: EngineThread, backend: GatedBackend) -> None:

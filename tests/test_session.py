@@ -14,6 +14,7 @@ from whisper_stream.streamer.events import (
     Event,
     Flushed,
     Gap,
+    Lag,
     LanguageDetected,
     Partial,
     SegmentClosed,
@@ -271,3 +272,20 @@ def test_one_job_at_a_time_and_none_answered_twice() -> None:
 def test_senseless_options_are_refused_by_name(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(reversed(options))):
         StreamConfig(**options)  # type: ignore[arg-type]
+
+
+def test_a_stream_that_falls_behind_is_told_and_told_when_it_has_caught_up() -> None:
+    script = scripted([0.1] * 40, tail=1.0)
+    live = Live()
+    live.ledger.feed(script.audio[:32_000])
+    job = live.session.next_job(0.0)
+    assert job is not None
+    live.ledger.feed(script.audio[32_000:])  # it was spoken while the engine was busy
+    live.ledger.observe(live.session.job_done(live.decoder(job), 0.0))
+    (lag,) = live.of(Lag)
+    assert isinstance(lag, Lag)
+    behind = (len(script.audio) - len(job.audio)) / SAMPLE_RATE
+    assert lag.behind_seconds == pytest.approx(behind, abs=0.7)
+    live.finish()
+    last = live.of(Lag)[-1]
+    assert isinstance(last, Lag) and last.behind_seconds == 0.0
