@@ -50,7 +50,7 @@ class Scorer:
 
     def _units(self, text: str, *, digits_apart: bool) -> list[str]:
         if digits_apart:
-            text = re.sub(r"(?<=\d)[.,:\s-]+(?=\d)", " ", text)
+            text = re.sub(r"(?<=\d)[.,:\s-]*(?=\d)", " ", text)
         text = self._normalize(text)
         if digits_apart:
             text = re.sub(r"\bone\b", "1", re.sub(r"\boh?\b", "0", text))

@@ -210,6 +210,11 @@ def test_the_reference_that_fits_best_counts() -> None:
     assert Scorer("en").count(["2:30 p.m.", "half past two"], "Half past two.") == ErrorCount(0, 3)
 
 
+def test_zeros_at_the_front_count_among_digits_read_one_by_one() -> None:
+    spoken = "one zero zero zero one nine oh two one oh zero one eight zero three"
+    assert Scorer("en").count([spoken], "1,0001. 90210. 01803.") == ErrorCount(0, 15)
+
+
 @pytest.mark.parametrize("said", ["4. 0. 7. 1. 9.", "40719", "four, oh seven one nine", "40,719"])
 def test_digits_read_one_by_one_may_be_written_as_a_number(said: str) -> None:
     assert Scorer("en").count(["four zero seven one nine"], said) == ErrorCount(0, 5)
