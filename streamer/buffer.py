@@ -7,7 +7,9 @@ from numpy.typing import NDArray
 
 from .errors import BufferFullError
 
-__all__ = ["RingBuffer"]
+__all__ = ["RingBuffer", "quietest"]
+
+_FRAME = 320  # samples, 20 ms at 16 kHz
 
 
 class RingBuffer:
@@ -64,3 +66,11 @@ class RingBuffer:
                 f"cannot forget up to {before}: only {self._end} samples were received"
             )
         self._start = max(self._start, before)
+
+
+def quietest(samples: NDArray[np.float32]) -> int:
+    """The middle of the quietest 20 ms of ``samples`` [n], as an index; of all of them where shorter."""
+    frames = samples[: len(samples) // _FRAME * _FRAME].reshape(-1, _FRAME)  # [n / 320, 320]
+    if len(frames) == 0:
+        return len(samples) // 2
+    return int(np.square(frames).sum(axis=1).argmin()) * _FRAME + _FRAME // 2

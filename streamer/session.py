@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .agreement import LocalAgreement
-from .buffer import RingBuffer
+from .buffer import RingBuffer, quietest
 from .config import SAMPLE_RATE, StreamConfig
 from .events import (
     Commit,
@@ -98,7 +98,6 @@ class StreamSession:
         self._context_end = 0  # where the last utterance ended
         self._decoded_to = 0  # end of the audio of the last job
         self._job: _InFlight | None = None
-        self._last_job_at = float("-inf")
         self._flushes: list[_Flush] = []  # waiting, oldest first
         self._shown: tuple[Word, ...] = ()  # the last partial
         self._lag = 0.0  # seconds behind, as last told
@@ -178,7 +177,6 @@ class StreamSession:
             if end - self._decoded_to < round(least * SAMPLE_RATE):
                 return None
             self._job = _InFlight(start, end, final=False, cut=False)
-        self._last_job_at = now
         prefix = self._transcript.prefix
         draft = tuple(token for word in self._agreement.latest for token in word.tokens)
         draft = draft[: max(0, _TEXT_CONTEXT - len(prefix))]
@@ -313,6 +311,9 @@ class StreamSession:
 
     def _scroll(self, job: _InFlight, boundary: int) -> list[Event]:
         """Moves the window's start to the quietest place near ``boundary``; what lies before is closed."""
+        # never past the speech: the utterance may turn out to have ended there
+        last_voiced = self._tracker.queue[0].last_voiced
+        boundary = min(boundary, max(job.start + 1, last_voiced - SAMPLE_RATE // 10))
         boundary = self._quietest(boundary, job)
         events: list[Event] = [*self._transcript.close_segment(self._language or "en", None)]
         self._transcript.scroll(boundary)
@@ -322,15 +323,12 @@ class StreamSession:
         return events
 
     def _quietest(self, sample: int, job: _InFlight) -> int:
-        """The middle of the quietest 20 ms within 0.1 s of ``sample``: a cut there costs no sound."""
-        frame = SAMPLE_RATE // 50
-        low = max(job.start + frame, sample - 5 * frame)
-        high = min(job.end, sample + 5 * frame)
-        if high - low < frame:
+        """The quietest place within 0.1 s of ``sample``: a cut there costs no sound."""
+        low = max(job.start + SAMPLE_RATE // 50, sample - SAMPLE_RATE // 10)
+        high = min(job.end, sample + SAMPLE_RATE // 10)
+        if high <= low:
             return max(job.start, min(sample, job.end))
-        around = self._buffer.view(low, high)
-        frames = around[: len(around) // frame * frame].reshape(-1, frame)  # [n, frame]
-        return low + int(np.square(frames).sum(axis=1).argmin()) * frame + frame // 2
+        return low + quietest(self._buffer.view(low, high))
 
     def _close_utterance(self, job: _InFlight, result: DecodeResult) -> list[Event]:
         words = result.words

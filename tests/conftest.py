@@ -8,6 +8,7 @@ from pathlib import Path
 # before torch loads: several processes share the cores here, and spinning threads starve them all
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -17,6 +18,10 @@ from whisper_stream.model.loading import load_model
 from whisper_stream.model.whisper import Whisper
 
 torch.set_num_threads(2)
+
+# The same examples in every run, so that a red suite means a change. EXPLORE=1 looks for new ones.
+hypothesis.settings.register_profile("steady", derandomize=not os.environ.get("EXPLORE"))
+hypothesis.settings.load_profile("steady")
 
 DATA = Path(__file__).parent / "data"
 

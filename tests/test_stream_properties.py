@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from whisper_stream.model.whisper import Whisper
@@ -286,6 +286,23 @@ SIZES = st.lists(
 
 @relaxed
 @given(script=scripts(), sizes=SIZES, config=CONFIGS, chaos=st.booleans())
+@example(  # a full window was once cut after the end of its utterance
+    script=scripted([0.06, 0.06, 0.06, 0.1, 1.1], tail=3.0),
+    sizes=[1, 40_001],
+    config=StreamConfig(
+        update_interval=0.2,
+        endpoint_silence=1.5,
+        preroll=0.0,
+        soft_window=1.5,
+        max_window=4.0,
+        commit_margin=0.0,
+        context_silence=0.0,
+        context_seconds=0.0,
+        buffer_seconds=8.5,
+        condition_on_previous=False,
+    ),
+    chaos=True,
+)
 def test_bytes_of_any_chunking_give_the_same_events(
     script: Script, sizes: list[int], config: StreamConfig, chaos: bool
 ) -> None:
