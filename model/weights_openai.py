@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -41,7 +42,10 @@ def read(path: Path) -> tuple[ModelDimensions, dict[str, torch.Tensor]]:
         # that Whisper was ever published in.
         with zipfile.ZipFile(path) as archive:
             archive.infolist()
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        with warnings.catch_warnings():
+            # of an odd pickle protocol: what matters is whether the tensors are all there
+            warnings.simplefilter("ignore", UserWarning)
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except _DAMAGE as error:
         raise WeightsError(
             f"{path} is not a readable Whisper checkpoint (.pt): it is damaged, incomplete or of"
