@@ -227,6 +227,32 @@ def test_warnings_gaps_and_passing_errors_go_to_stderr(
     ]
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("gap", "nothing was transcribed from 1.00 s to 2.50 s: overload"),
+        ("stop", "the server stopped before the whole recording was sent"),
+    ],
+)
+def test_a_transcript_that_is_not_whole_fails(
+    fault: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.ready()
+        if fault == "gap":
+            await peer.until_eos()
+            await peer.send(wire.Gap(start=1.0, end=2.5, reason="overload"))
+        else:
+            await peer.receive()
+        await peer.done()
+
+    speed = "0" if fault == "gap" else "1"
+    with fake_server(script) as server:
+        assert cli.main([str(SPEECH), "--server", server.url, "--speed", speed]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines()) == ("", [f"whisper-stream: warning: {said}"])
+
+
 class Interrupted:
     """Sends signals to the client's process when the stream has come to a certain point."""
 
