@@ -10,7 +10,6 @@ from torch import Tensor
 from .compute import pack_linears, resolve_compute_type
 from .errors import ModelError, WeightsError
 from .locate import fetch, locate
-from .registry import lookup
 from .weights import Checkpoint, read_checkpoint
 from .whisper import Whisper
 
@@ -57,15 +56,10 @@ def build_model(
     checkpoint: Checkpoint, *, name: str | None, device: torch.device, compute_type: str
 ) -> Whisper:
     """Puts the weights of ``checkpoint`` into a network. ``compute_type`` must be a resolved one."""
-    published = None
-    if name is not None:
-        try:
-            published = lookup(name)
-        except ModelError:
-            published = None  # a path: no published facts to take over
-    heads = checkpoint.alignment_heads or (published.alignment_heads if published else None)
     model = Whisper(
-        checkpoint.dims, name=name or checkpoint.name or "custom", alignment_heads=heads
+        checkpoint.dims,
+        name=name or checkpoint.name or "custom",
+        alignment_heads=checkpoint.alignment_heads,  # published ones were put there by the reader
     )
     on_cpu = device.type == "cpu"
     dtype = torch.float32 if on_cpu else getattr(torch, compute_type)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,10 +12,12 @@ import torch
 
 from ..model.align import alignment_cost, token_times
 from ..model.cache import CrossCache
+from ..model.compression import compression_ratio
 from ..model.greedy import GreedyOutput, GreedyRules, decode_greedy
 from ..model.tokenizer import Tokenizer, get_tokenizer
 from ..model.whisper import Whisper
 from ..model.words import merge_punctuations, split_to_word_tokens
+from .config import SAMPLE_RATE
 from .features import ContextMode, WindowEncoder
 from .jobs import DecodedWord, DecodeJob, DecodeResult
 
@@ -125,7 +126,7 @@ class WhisperBackend:
         sot = tokenizer.sot_sequence_including_notimestamps
         prompt = (tokenizer.sot_prev, *job.prompt) if job.prompt else ()
         initial = (*prompt, *sot, *job.prefix)
-        seconds = len(job.audio) / 16_000
+        seconds = len(job.audio) / SAMPLE_RATE
         output = decode_greedy(
             self.model,
             audio,
@@ -146,7 +147,7 @@ class WhisperBackend:
             output=output,
             text=text,
             avg_logprob=sum(output.logprobs) / max(1, len(output.logprobs)),
-            compression_ratio=_compression_ratio(text),
+            compression_ratio=compression_ratio(text),
             temperature=temperature,
         )
 
@@ -207,27 +208,12 @@ class WhisperBackend:
 
     def _make_rules(self, tokenizer: Tokenizer) -> GreedyRules:
         suppressed = torch.zeros(self.model.dims.n_vocab, device=self.model.device)
-        barred = {
-            *tokenizer.non_speech_tokens,
-            tokenizer.transcribe,
-            tokenizer.translate,
-            tokenizer.sot,
-            tokenizer.sot_prev,
-            tokenizer.sot_lm,
-            tokenizer.no_speech,
-        }
-        suppressed[sorted(barred)] = -torch.inf
-        suppressed[
-            tokenizer.eot + 1 :
-        ] = -torch.inf  # no special token and no timestamp in the text
+        suppressed[list(tokenizer.non_speech_tokens)] = -torch.inf
+        # every special token and timestamp lies above end-of-text: none belongs in the text
+        suppressed[tokenizer.eot + 1 :] = -torch.inf
         return GreedyRules(
             suppressed=suppressed,
             blank=(*tokenizer.encode(" "), tokenizer.eot),
             eot=tokenizer.eot,
             no_speech=tokenizer.no_speech,
         )
-
-
-def _compression_ratio(text: str) -> float:
-    data = text.encode()
-    return len(data) / len(zlib.compress(data)) if data else 1.0
