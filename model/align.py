@@ -35,6 +35,10 @@ def median_filter(x: Tensor, width: int) -> Tensor:
         rows = try_kernel("triton_median", "median_rows", x.reshape(-1, x.shape[-1]), width)
         if rows is not None:
             return rows.reshape(x.shape)
+    if not x.is_cuda and x.dtype == torch.float32 and width == MEDIAN_WIDTH:
+        from .median import median_of_seven  # numba is slow to import
+
+        return torch.from_numpy(median_of_seven(x.reshape(-1, x.shape[-1]).numpy())).view(x.shape)
     flat = x.reshape(1, -1, x.shape[-1])  # reflect padding wants 3 dimensions
     padded = F.pad(flat, (half, half), mode="reflect")
     windows = padded.unfold(-1, width, 1)  # [1, rows, length, width]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .dims import ModelDimensions
@@ -74,19 +77,26 @@ class CrossCache:
     def __init__(self, k: list[Tensor], v: list[Tensor], lengths: Tensor | None = None) -> None:
         self.k = k  # per layer [B, H, S, d]
         self.v = v
+        self.lengths = lengths
         self.mask: Tensor | None = None  # [B, 1, 1, S], True where a key may be seen
         if lengths is not None:
             positions = torch.arange(k[0].shape[2], device=k[0].device)
             self.mask = (positions[None, :] < lengths[:, None])[:, None, None, :]
 
+    @cached_property
+    def bits(self) -> list[tuple[NDArray[np.int16], NDArray[np.int16]]]:
+        """bf16 keys and values of every layer as what numpy has instead, for kernels."""
+        return [
+            (k.view(torch.int16).numpy(), v.view(torch.int16).numpy())
+            for k, v in zip(self.k, self.v, strict=True)
+        ]
+
     def repeat(self, times: int) -> CrossCache:
         """Every row ``times`` times in a row, for several candidates of one window."""
         if times == 1:
             return self
-        repeated = CrossCache(
+        return CrossCache(
             [k.repeat_interleave(times, dim=0) for k in self.k],
             [v.repeat_interleave(times, dim=0) for v in self.v],
+            None if self.lengths is None else self.lengths.repeat_interleave(times),
         )
-        if self.mask is not None:
-            repeated.mask = self.mask.repeat_interleave(times, dim=0)
-        return repeated

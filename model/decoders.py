@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .ranking import Candidate
 
-__all__ = ["BeamSearchDecoder", "GreedyDecoder", "TokenDecoder"]
+__all__ = ["BeamSearchDecoder", "GreedyDecoder", "TokenDecoder", "likeliest"]
 
 _Sequence = tuple[int, ...]
 
@@ -51,21 +51,28 @@ class GreedyDecoder:
         self._sample_begin = sample_begin
         self._group = group
         self._generator = generator
-        self._sums: Tensor | None = None  # [R] log-probabilities so far; set at the first update
+        self._sums: list[float] | None = (
+            None  # log-probabilities so far, by row; set at the first update
+        )
 
     def update(self, tokens: Tensor, logits: Tensor) -> tuple[Tensor, bool]:
         chosen = self._choose(logits)  # [R]
-        logprobs = logits.float().log_softmax(dim=-1).gather(1, chosen[:, None])[:, 0]  # [R]
-        ended = tokens[:, -1] == self._eot
-        gained = logprobs.masked_fill(ended, 0.0)
-        self._sums = gained if self._sums is None else self._sums + gained
-        chosen = chosen.masked_fill(ended, self._eot)
+        logits = logits.float()
+        logprobs = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(dim=-1)  # [R]
+        ended = (tokens[:, -1] == self._eot).tolist()
+        if self._sums is None:
+            self._sums = [0.0] * len(ended)
+        for row, logprob in enumerate(logprobs.tolist()):
+            if ended[row]:
+                chosen[row] = self._eot
+            else:
+                self._sums[row] += logprob
         done = bool((chosen == self._eot).all())
         return torch.cat([tokens, chosen[:, None]], dim=1), done
 
     def _choose(self, logits: Tensor) -> Tensor:
         if self._temperature == 0:
-            return logits.argmax(dim=-1)
+            return likeliest(logits)
         scaled = (logits / self._temperature).log_softmax(dim=-1)
         return torch.multinomial(scaled.softmax(dim=-1), 1, generator=self._generator)[:, 0]
 
@@ -73,9 +80,7 @@ class GreedyDecoder:
         assert self._sums is not None, "update comes before finalize"
         candidates = [
             _candidate(row, total, self._eot)
-            for row, total in zip(
-                tokens[:, self._sample_begin :].tolist(), self._sums.tolist(), strict=True
-            )
+            for row, total in zip(tokens[:, self._sample_begin :].tolist(), self._sums, strict=True)
         ]
         return [candidates[at : at + self._group] for at in range(0, len(candidates), self._group)]
 
@@ -185,6 +190,13 @@ class BeamSearchDecoder:
             ]
             for finished in self._finished
         ]
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """``logits`` [R, V] -> the first of the greatest of every row [R]."""
+    if logits.is_cuda:
+        return logits.argmax(dim=-1)
+    return torch.from_numpy(logits.numpy().argmax(axis=-1))  # numpy's is ten times as fast
 
 
 def _candidate(sampled: Sequence[int], total: float, eot: int) -> Candidate:

@@ -165,13 +165,14 @@ class DecodingTask:
         logits, at_sot = inference.prefill(tokens, sot_index=self._sot_index, group=self._group)
         no_speech = at_sot.softmax(dim=-1)[:, self._tokenizer.no_speech].tolist()
         tokens = tokens.repeat_interleave(self._group, dim=0)
-        for left in reversed(range(self._sample_len)):
-            for logit_filter in self._filters:
-                logit_filter.apply(logits, tokens)
-            tokens, done = decoder.update(tokens, logits)
-            if done or left == 0 or tokens.shape[1] > self._n_ctx:
-                break
-            logits = inference.step(tokens[:, -1])
+        with self._model.decoder.stepping():
+            for left in reversed(range(self._sample_len)):
+                for logit_filter in self._filters:
+                    logit_filter.apply(logits, tokens)
+                tokens, done = decoder.update(tokens, logits)
+                if done or left == 0 or tokens.shape[1] > self._n_ctx:
+                    break
+                logits = inference.step(tokens[:, -1])
         return decoder.finalize(tokens), no_speech
 
     def _decoder(self, inference: TorchInference) -> TokenDecoder:

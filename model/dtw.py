@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from .jit import compiled
 
 __all__ = ["dtw"]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _path(cost: NDArray[np.float32]) -> Any:
     """Cheapest monotonic path through ``cost`` [N, M] from corner to corner, as two index arrays."""
     n, m = cost.shape

@@ -78,7 +78,8 @@ class ApplyTimestampRules:
         if sampled.shape[1] == 0:
             self._bar_at_start(logits)
         else:
-            self._bar_by_past(logits, sampled)
+            for row, past in zip(logits, sampled.tolist(), strict=True):
+                self._bar_by_past(row, past)
         self._force_if_likelier(logits)
 
     def _bar_at_start(self, logits: Tensor) -> None:
@@ -86,27 +87,25 @@ class ApplyTimestampRules:
         if self._max_initial_index is not None:
             logits[:, self._begin + self._max_initial_index + 1 :] = _BARRED
 
-    def _bar_by_past(self, logits: Tensor, sampled: Tensor) -> None:
-        """``sampled``: [R, N], N above 0"""
-        is_timestamp = sampled >= self._begin
-        last = is_timestamp[:, -1]  # [R]
-        before = is_timestamp[:, -2] if sampled.shape[1] > 1 else torch.ones_like(last)
-        opens = last & before  # a segment was just opened: text has to come
-        closes = last & ~before  # a segment was just closed: its pair or the end has to come
-        logits[:, self._begin :].masked_fill_(opens[:, None], _BARRED)
-        logits[:, : self._eot].masked_fill_(closes[:, None], _BARRED)
-
-        places = torch.arange(sampled.shape[1], device=sampled.device)
-        latest = torch.where(is_timestamp, places, -1).amax(dim=1)  # [R], -1 where there is none
-        value = sampled.gather(1, latest.clamp(min=0)[:, None])[:, 0]  # [R]
-        # only the pair of a closing timestamp may repeat it
-        lowest = torch.where(latest < 0, self._begin, value + (~closes).long())
-        ids = torch.arange(self._begin, logits.shape[1], device=logits.device)
-        logits[:, self._begin :].masked_fill_(ids[None, :] < lowest[:, None], _BARRED)
+    def _bar_by_past(self, logits: Tensor, past: list[int]) -> None:
+        """``logits``: [V] of one row; ``past``: what it has sampled so far, at least one token."""
+        last = past[-1] >= self._begin
+        before = len(past) < 2 or past[-2] >= self._begin
+        if last and before:  # a segment was just opened: text has to come
+            logits[self._begin :] = _BARRED
+            return
+        closes = last and not before
+        if closes:  # its pair or the end has to come
+            logits[: self._eot] = _BARRED
+        latest = next((token for token in reversed(past) if token >= self._begin), None)
+        if latest is not None:
+            # only the pair of a closing timestamp may repeat it
+            logits[self._begin : latest + (not closes)] = _BARRED
 
     def _force_if_likelier(self, logits: Tensor) -> None:
-        logprobs = logits.float().log_softmax(dim=-1)
-        timestamps = logprobs[:, self._begin :].logsumexp(dim=-1)  # [R]
-        likeliest_other = logprobs[:, : self._begin].amax(dim=-1)  # [R]
-        forced = timestamps > likeliest_other
-        logits[:, : self._begin].masked_fill_(forced[:, None], _BARRED)
+        # before the softmax, whose common denominator changes neither side
+        timestamps = logits[:, self._begin :].float().logsumexp(dim=-1)  # [R]
+        likeliest_other = logits[:, : self._begin].float().amax(dim=-1)  # [R]
+        for row, forced in enumerate((timestamps > likeliest_other).tolist()):
+            if forced:
+                logits[row, : self._begin] = _BARRED

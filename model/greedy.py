@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .cache import CrossCache, SelfCache
+from .decoders import likeliest
 from .whisper import Whisper
 
 __all__ = ["GreedyOutput", "GreedyRules", "decode_greedy"]
@@ -182,7 +183,7 @@ def _choose(
     if first:
         logits[0, list(rules.blank)] = -torch.inf
     if temperature == 0.0:
-        picked = logits.argmax(dim=-1)  # [T]
+        picked = likeliest(logits)  # [T]
     else:
         probabilities = (logits / temperature).softmax(dim=-1)
         picked = torch.multinomial(probabilities, 1, generator=generator)[:, 0]

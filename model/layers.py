@@ -122,6 +122,7 @@ class DecoderBlock(_Block):
         ``k`` and ``v`` may have fewer rows than ``x``: then each serves as many rows in a row.
         """
         q = split_heads(self.cross_query(self.cross_ln(x)), self.heads)
+        k, v = k.to(q.dtype), v.to(q.dtype)
         if k.shape[0] == q.shape[0]:
             attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         else:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .compute import pack_linears, resolve_compute_type
+from .compute import prepare_for_cpu, resolve_compute_type
 from .errors import ModelError, WeightsError
 from .locate import fetch, locate
 from .weights import Checkpoint, read_checkpoint
@@ -61,13 +61,14 @@ def build_model(
         name=name or checkpoint.name or "custom",
         alignment_heads=checkpoint.alignment_heads,  # published ones were put there by the reader
     )
-    on_cpu = device.type == "cpu"
-    dtype = torch.float32 if on_cpu else getattr(torch, compute_type)
-    state = {key: value.to(device, dtype) for key, value in _fused(checkpoint).items()}
+    state = _fused(checkpoint)
+    if device.type != "cpu":
+        dtype = getattr(torch, compute_type)
+        state = {key: value.to(device, dtype) for key, value in state.items()}
     model.load_state_dict(state, strict=True, assign=True)
     model.decoder.projection.weight = model.decoder.token_embedding.weight
-    if on_cpu and compute_type == "float16":
-        pack_linears(model.decoder)  # the encoder is compute-bound: packing would not help it
+    if device.type == "cpu":
+        prepare_for_cpu(model, compute_type)
     model.requires_grad_(False)
     return model.eval()
 

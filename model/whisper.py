@@ -6,6 +6,8 @@ Letters in shape comments: B rows, T tokens or frames, S audio positions, D stat
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -107,9 +109,14 @@ class TextDecoder(nn.Module):
                 chosen = heads[layer]
                 scale = q.shape[-1] ** -0.5
                 # [B, h, T, d] @ [B, h, d, S] -> [B, h, T, S]
-                scores.append(q[:, chosen] @ audio.k[layer][:, chosen].transpose(2, 3) * scale)
+                keys = audio.k[layer][:, chosen].to(q.dtype)
+                scores.append(q[:, chosen] @ keys.transpose(2, 3) * scale)
             x = block.feed_forward(x)
         return self.ln(x), torch.cat(scores, dim=1) if scores else None
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """A context in which steps of few tokens run best."""
+        return nullcontext()
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states [..., D] -> logits [..., V] in float32."""
@@ -146,11 +153,11 @@ class Whisper(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.decoder.positional_embedding.device
+        return self.encoder.positional_embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.decoder.positional_embedding.dtype
+        return self.encoder.positional_embedding.dtype
 
     @property
     def is_multilingual(self) -> bool:
