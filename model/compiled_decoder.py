@@ -37,8 +37,8 @@ class CompiledDecoder(nn.Module):
         if self.dims.n_text_state != self._heads * HEAD_SIZE:
             raise ValueError(f"the kernels know heads of {HEAD_SIZE} numbers only")
         matrix = Int8Matrix.of(decoder.projection)  # the table of embeddings too
-        decoder.projection = KernelLinear(matrix)
-        decoder.token_embedding = Int8Embedding(matrix)
+        decoder.set_submodule("projection", KernelLinear(matrix))
+        decoder.set_submodule("token_embedding", Int8Embedding(matrix))
         self._no_slots = np.full(self._heads, -1)  # by head: where its scores go, -1 for nowhere
         self._layers = [_take_over(block) for block in decoder.blocks]
         self._norm = _norms(decoder.ln)

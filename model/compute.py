@@ -2,18 +2,19 @@
 
 On CPU the residual stream is always fp32; a compute type says how the matrices in between work:
 
-========== ======================= ===================== ==================
-type       encoder, cross K and V  decoder               output projection
-========== ======================= ===================== ==================
-float32    fp32                    fp32                  fp32
-float16    fp32                    fp16 weights          fp16 weights
-int8       int8                    fp16 weights          int8
-bfloat16   bf16                    fp16 weights          int8
-========== ======================= ===================== ==================
+========== ======== ================ =============
+type       encoder  cross K and V    decoder
+========== ======== ================ =============
+float32    fp32     fp32             fp32
+float16    fp32     fp16 weights     fp16 weights
+int8       int8     fp16 weights     int8 weights
+bfloat16   bf16     bf16             int8 weights
+========== ======== ================ =============
 
 "fp16 weights" are held as fp16 and multiplied in fp32: exact for published checkpoints, which are
-fp16. ``float32`` too holds a decoder matrix so where that loses nothing. ``auto`` is ``bfloat16``
-where the CPU has matrix units for it, else ``int8`` where it can (x86), else ``float32``.
+fp16. ``float32`` too holds a decoder matrix so where that loses nothing. "int8 weights" are those of
+the compiled decoder (see ``kernels``). ``auto`` is ``bfloat16`` where the CPU has matrix units for it,
+else ``int8`` where it can (x86), else ``float32``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from torch import nn
 from .errors import ModelError
 from .layers import DecoderBlock
 from .linears import Bfloat16Linear, Int8Linear, PackedLinear
-from .whisper import Whisper
+from .whisper import TextDecoder, Whisper
 
 __all__ = ["COMPUTE_TYPES", "ComputeType", "prepare_for_cpu", "resolve_compute_type"]
 
@@ -74,17 +75,19 @@ def prepare_for_cpu(model: Whisper, compute_type: str) -> None:
 
     Layer by layer, and each releases what it replaces: the weights are never there twice.
     """
+    decoder = model.decoder
+    assert isinstance(decoder, TextDecoder)
     if compute_type in ("int8", "bfloat16"):
         from .compiled_decoder import CompiledDecoder  # numba is slow to import
 
-        for block in model.decoder.blocks:
+        audio = Bfloat16Linear if compute_type == "bfloat16" else PackedLinear
+        for block in decoder.blocks:
             assert isinstance(block, DecoderBlock)
-            audio = Bfloat16Linear if compute_type == "bfloat16" else PackedLinear
-            block.cross_kv = audio(block.cross_kv)
-        model.decoder = CompiledDecoder(model.decoder)
+            block.set_submodule("cross_kv", audio(block.cross_kv))
+        model.decoder = CompiledDecoder(decoder)
         _replace(model.encoder, Bfloat16Linear if compute_type == "bfloat16" else Int8Linear)
     elif _can_pack():
-        _replace(model.decoder, PackedLinear, only_exact=compute_type == "float32")
+        _replace(decoder, PackedLinear, only_exact=compute_type == "float32")
     model.float()
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numba import njit
+from numba.extending import intrinsic as _numba_intrinsic
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "intrinsic"]
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
@@ -17,3 +18,11 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
         return njit(cache=True, **options)(function)
     except RuntimeError:  # neither this folder nor the user's cache can be written to
         return njit(**options)(function)
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """``function`` as one that writes LLVM code into its callers.
+
+    numba's own decorator, whose type would have them pass the typing context too.
+    """
+    return _numba_intrinsic(function)

@@ -12,7 +12,8 @@ import llvmlite.binding
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+from .jit import intrinsic
 
 __all__ = ["LANES", "dot_tile"]
 
@@ -35,7 +36,7 @@ def dot_tile(outputs: int, rows: int) -> Any:
     to ``sums`` [outputs, rows] int32. K must be a multiple of ``LANES``, and all arrays contiguous.
     """
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def tile(typing: Any, weight: Any, n: Any, x: Any, r: Any, sums: Any) -> Any:
         signature = types.void(weight, types.intp, x, types.intp, sums)
         return signature, _generator(outputs, rows)

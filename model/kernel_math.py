@@ -11,7 +11,8 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+from .jit import intrinsic
 
 __all__ = ["FAST", "bf16_", "erf_", "exp_", "prefetch_"]
 
@@ -21,7 +22,7 @@ FAST = {"reassoc", "contract", "arcp", "nsz"}
 _I8, _I32 = ir.IntType(8), ir.IntType(32)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def bf16_(typing: Any, bits: Any) -> Any:
     """The number whose bf16 form has these ``bits`` (int16): the upper half of a float32."""
 
@@ -32,7 +33,7 @@ def bf16_(typing: Any, bits: Any) -> Any:
     return types.float32(types.int16), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _float_of_bits(typing: Any, bits: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.FloatType())
@@ -40,7 +41,7 @@ def _float_of_bits(typing: Any, bits: Any) -> Any:
     return types.float32(types.int32), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def prefetch_(typing: Any, array: Any, row: Any, column: Any) -> Any:
     """Asks for the cache line of ``array[row, column]``: the hardware alone leaves half the speed unused."""
 
@@ -71,7 +72,7 @@ _C1, _C2, _C3, _C4, _C5, _C6 = (
 )
 
 
-@njit(fastmath=FAST, inline="always")  # type: ignore[untyped-decorator]
+@njit(fastmath=FAST, inline="always")
 def exp_(x: Any) -> Any:
     """e to the ``x``, which is at most 0; to 2e-7."""
     t = max(x, np.float32(-87.0)) * _LOG2_E
@@ -81,7 +82,7 @@ def exp_(x: Any) -> Any:
     return series * _float_of_bits((whole + np.int32(127)) << np.int32(23))
 
 
-@njit(fastmath=FAST, inline="always")  # type: ignore[untyped-decorator]
+@njit(fastmath=FAST, inline="always")
 def erf_(x: Any) -> Any:
     """The error function, to 2e-7. Source: Abramowitz and Stegun, formula 7.1.26."""
     a = abs(x)

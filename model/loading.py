@@ -11,7 +11,7 @@ from .compute import prepare_for_cpu, resolve_compute_type
 from .errors import ModelError, WeightsError
 from .locate import fetch, locate
 from .weights import Checkpoint, read_checkpoint
-from .whisper import Whisper
+from .whisper import TextDecoder, Whisper
 
 __all__ = ["build_model", "load_model", "pick_device"]
 
@@ -66,6 +66,7 @@ def build_model(
         dtype = getattr(torch, compute_type)
         state = {key: value.to(device, dtype) for key, value in state.items()}
     model.load_state_dict(state, strict=True, assign=True)
+    assert isinstance(model.decoder, TextDecoder)
     model.decoder.projection.weight = model.decoder.token_embedding.weight
     if device.type == "cpu":
         prepare_for_cpu(model, compute_type)

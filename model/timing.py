@@ -95,6 +95,7 @@ def _run(model: Whisper, audio: EncodedAudio, tokens: Sequence[int]) -> tuple[Te
         start=0,
         heads=model.heads_by_layer,
     )
+    assert scores is not None, "heads were asked for"
     return hidden[0], scores[0]
 
 

@@ -7,6 +7,7 @@ Letters in shape comments: B rows, T tokens or frames, S audio positions, D stat
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,7 @@ from .cache import CrossCache, SelfCache
 from .dims import ModelDimensions
 from .layers import Conv1d, DecoderBlock, Embedding, EncoderBlock, Linear, sinusoids
 
-__all__ = ["AudioEncoder", "TextDecoder", "Whisper", "default_alignment_heads"]
+__all__ = ["AudioEncoder", "Decoder", "TextDecoder", "Whisper", "default_alignment_heads"]
 
 
 class AudioEncoder(nn.Module):
@@ -44,6 +45,31 @@ class AudioEncoder(nn.Module):
             x = block(x)
         out: Tensor = self.ln_post(x)
         return out
+
+
+class Decoder(Protocol):
+    """What a model's decoder does: ``TextDecoder``, or what a compute type put in its place."""
+
+    dims: ModelDimensions
+
+    def audio_cache(self, features: Tensor, lengths: Tensor | None = None) -> CrossCache: ...
+
+    def new_cache(self, rows: int) -> SelfCache: ...
+
+    def __call__(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: SelfCache,
+        audio: CrossCache,
+        *,
+        start: int | None = None,
+        heads: dict[int, list[int]] | None = None,
+    ) -> tuple[Tensor, Tensor | None]: ...
+
+    def stepping(self) -> AbstractContextManager[None]: ...
+
+    def logits(self, hidden: Tensor) -> Tensor: ...
 
 
 class TextDecoder(nn.Module):
@@ -147,7 +173,7 @@ class Whisper(nn.Module):
         self.dims = dims
         self.name = name
         self.encoder = AudioEncoder(dims)
-        self.decoder = TextDecoder(dims)
+        self.decoder: Decoder = TextDecoder(dims)
         # (layer, head) pairs whose cross-attention follows the audio
         self.alignment_heads = alignment_heads or default_alignment_heads(dims)
 

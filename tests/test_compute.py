@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import SequenceMatcher
 
 import numpy as np
@@ -9,12 +10,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from whisper_stream.model.compiled_decoder import CompiledDecoder
 from whisper_stream.model.compute import resolve_compute_type
 from whisper_stream.model.errors import ModelError
 from whisper_stream.model.linears import Bfloat16Linear, Int8Linear, PackedLinear
 from whisper_stream.model.loading import load_model
-from whisper_stream.model.whisper import Whisper
+from whisper_stream.model.whisper import TextDecoder, Whisper
 from whisper_stream.streamer.backend import BackendConfig, WhisperBackend
 from whisper_stream.streamer.jobs import DecodeJob
 
@@ -99,9 +99,9 @@ def test_an_int8_row_does_not_depend_on_the_rows_beside_it() -> None:
 
 
 def test_exact_types_keep_their_decoder(tiny_en: Whisper) -> None:
+    assert isinstance(tiny_en.decoder, TextDecoder)
     packed = [type(part) for part in tiny_en.decoder.modules() if "Linear" in type(part).__name__]
     assert set(packed) == {PackedLinear}  # exact: tiny.en is published in fp16
-    assert not isinstance(tiny_en.decoder, CompiledDecoder)
 
 
 def _available() -> list[str]:
@@ -116,6 +116,7 @@ def test_it_says_what_float32_says(tiny_en: Whisper, jfk: NDArray[np.float32], k
     texts = []
     for model in (tiny_en, light):
         (result,) = WhisperBackend(model, config).decode([DecodeJob(audio=jfk, language="en")])
-        texts.append("".join(word.text for word in result.words))
-    assert texts[0].startswith(" And so my fellow Americans")
-    assert SequenceMatcher(a=texts[0].split(), b=texts[1].split()).ratio() > 0.95
+        text = "".join(word.text for word in result.words).lower()
+        texts.append(re.findall(r"[a-z]+", text))  # a full stop may become a comma
+    assert texts[0][:5] == ["and", "so", "my", "fellow", "americans"]
+    assert SequenceMatcher(a=texts[0], b=texts[1]).ratio() > 0.95

@@ -17,7 +17,7 @@ from whisper_stream.model.dims import ModelDimensions
 from whisper_stream.model.greedy import GreedyOutput, GreedyRules, decode_greedy
 from whisper_stream.model.mel import log_mel_spectrogram
 from whisper_stream.model.tokenizer import get_tokenizer
-from whisper_stream.model.whisper import Whisper
+from whisper_stream.model.whisper import TextDecoder, Whisper
 
 VOCABULARY = 40
 EOT, NO_SPEECH, BLANK = 38, 39, 5
@@ -42,6 +42,7 @@ def small(seed: int) -> tuple[Whisper, CrossCache]:
     a tied one says the same token for ever."""
     generator = torch.Generator().manual_seed(seed)
     model = Whisper(DIMS).eval()
+    assert isinstance(model.decoder, TextDecoder)
     model.decoder.projection.weight = torch.nn.Parameter(torch.empty(VOCABULARY, 16))
     model.requires_grad_(False)
     for parameter in model.parameters():

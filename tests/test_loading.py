@@ -9,7 +9,7 @@ import torch
 from whisper_stream.model.errors import ModelError, UnknownModelError, WeightsError
 from whisper_stream.model.loading import load_model, pick_device
 from whisper_stream.model.registry import lookup
-from whisper_stream.model.whisper import Whisper
+from whisper_stream.model.whisper import TextDecoder, Whisper
 
 from .weight_files import SMALL, ct2_directory, pt_file, small_state
 
@@ -32,9 +32,6 @@ def test_a_published_model_by_name(tiny_en: Whisper) -> None:
     assert not tiny_en.training
     assert not any(parameter.requires_grad for parameter in tiny_en.parameters())
     assert not tiny_en.is_multilingual
-    assert (
-        sum(parameter.numel() for parameter in tiny_en.parameters()) >= published.dims.n_parameters
-    )
 
 
 def test_a_pt_file_and_a_ct2_folder_give_the_same_model(tmp_path: Path) -> None:
@@ -48,6 +45,7 @@ def test_a_pt_file_and_a_ct2_folder_give_the_same_model(tmp_path: Path) -> None:
     tokens, mel = torch.tensor([[1, 2, 3]]), torch.randn(1, SMALL.n_mels, 2 * SMALL.n_audio_ctx)
     with torch.inference_mode():
         assert first(mel, tokens).shape == (1, 3, SMALL.n_vocab)
+    assert isinstance(first.decoder, TextDecoder)
     assert first.decoder.projection.weight is first.decoder.token_embedding.weight
 
 
