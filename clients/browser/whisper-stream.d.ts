@@ -44,6 +44,8 @@ export interface Ready {
   encoding: string;
   sample_rate: number;
   channels: number;
+  /** Opens the stream's transcript, and resumes it; a secret. */
+  token?: string;
 }
 export interface SpeechStarted {
   type: "speech_started";

@@ -22,6 +22,7 @@ const KEPT_SECONDS = 60; // of audio that the server holds, in case it is restar
 const BACKOFF = [0.25, 0.5, 1, 2, 4]; // seconds between attempts
 const SILENT_SECONDS = 45; // without a message while audio is unanswered: the connection is dead
 const PING_SECONDS = 60;
+const WATCH_SECONDS = 2; // between looks at the connection, and acknowledgements of messages
 // Trying again may help: the server was busy, or broke, or forgot us.
 const PASSING = new Set(["too_many_streams", "internal", "idle_timeout", "unreachable", "lost"]);
 
@@ -78,6 +79,8 @@ export class Stream {
     this._held = 0; // bytes that the server said it holds
     this._base = 0; // bytes before the server's first sample: not 0 after a restart
     this._seq = 0; // of the last message taken in this session
+    this._seen = 0; // the last one that the server was told of
+    this._controls = 0; // flush and eos sent in this session
     this._story = new Story();
     this._queue = new EventQueue();
     this._drained = []; // who waits in send()
@@ -168,19 +171,17 @@ export class Stream {
   }
 
   _greet() {
-    const known = this.session?.token;
-    if (known) {
-      const { session, token } = this.session;
-      this._say({ type: "resume", session, token, seq: this._seq });
-      return;
-    }
-    this._begin();
+    const { session, token } = this.session ?? {};
+    if (token) this._say({ type: "resume", session, token, seq: this._seq });
+    else this._begin();
   }
 
   /** A stream that the server does not know: its first sample is the first one that is kept. */
   _begin() {
     this._base = this._held = this._audio.start;
     this._seq = 0;
+    this._controls = 0;
+    for (const mark of this._marks) mark.number = Infinity;
     this._story.restart(this._base / (this._rate * this._frame));
     this._say(this._start);
   }
@@ -190,10 +191,11 @@ export class Stream {
     if (typeof data !== "string") return;
     const message = JSON.parse(data);
     if (message.type === "error" && message.fatal) return this._refused(message);
+    if (message.type === "resumed") return this._welcome(message);
     if (message.seq && message.seq <= this._seq) return; // told before the connection was lost
-    this._seq = message.seq ?? this._seq;
-    if (message.type === "ready" || message.type === "resumed") return this._welcome(message);
-    if (message.type === "ack" || message.type === "done") message.samples += this._base / this._frame;
+    this._seq = Math.max(this._seq, message.seq ?? 0);
+    if (message.type === "ready") return this._welcome(message);
+    if ("samples" in message) message.samples += this._base / this._frame;
     if (message.type === "ack") this._acknowledge(message.samples);
     if (message.type === "done" && !this._ending) return; // the server stops, we do not
     for (const event of this._story.tell(message)) this._tell(event);
@@ -203,9 +205,12 @@ export class Stream {
     this._ready = true;
     const again = this.state === "reconnecting";
     this.session = { ...this.session, ...message };
-    if (Number.isInteger(message.samples)) this._held = this._base + message.samples * this._frame;
+    if (message.type === "resumed") {
+      this._held = this._base + message.bytes;
+      this._controls = message.controls;
+    }
     this._sent = this._held;
-    for (const mark of this._marks) mark.sent = false;
+    for (const mark of this._marks) mark.sent = mark.number <= this._controls;
     this.state = "open";
     this._attempt = 0;
     this._watch();
@@ -263,7 +268,7 @@ export class Stream {
     if (this.state === "closed")
       return Promise.reject(this._error ?? new StreamError("closed", "the stream has ended"));
     const answered = new Promise((resolve, reject) => {
-      this._marks.push({ at: this._audio.end, message, sent: false, resolve, reject });
+      this._marks.push({ at: this._audio.end, message, sent: false, number: Infinity, resolve, reject });
     });
     answered.catch(() => {}); // who does not wait for it hears of the end from events()
     this._pump();
@@ -282,6 +287,7 @@ export class Stream {
         this._lastSent = Date.now();
       } else if (mark) {
         mark.sent = true;
+        mark.number = ++this._controls;
         this._say(mark.message);
       } else break;
     }
@@ -315,14 +321,16 @@ export class Stream {
       if (this.pending > 0 && now - this._heard > SILENT_SECONDS * 1000) {
         this._lost({ code: 1006, reason: "the server has fallen silent" });
       } else if (now - this._lastSent > PING_SECONDS * 1000) this._say({ type: "ping", id: "alive" });
-    }, 5000);
+      if (this.session.token && this._seq > this._seen)
+        this._say({ type: "ack", seq: (this._seen = this._seq) });
+    }, WATCH_SECONDS * 1000);
     this._watching.unref?.(); // Node shall not stay alive for it
   }
 
   _refused(message) {
     if (this.state === "reconnecting" && this.session?.token && !this._ready && !PASSING.has(message.code)) {
-      this.session = { ...this.session, token: null }; // it has forgotten us: begin anew
-      this._seq = 0;
+      this.session = { ...this.session, token: null }; // begin anew
+      this._problem = new StreamError("lost", "the server has forgotten the stream");
     } else this._problem = new StreamError(message.code, message.message, message.field);
   }
 
@@ -507,7 +515,7 @@ class EventQueue {
 }
 
 function wireStart(options) {
-  const start = { type: "start", encoding: "s16le", sample_rate: 16000, channels: 1 };
+  const start = { type: "start", encoding: "s16le", sample_rate: 16000, channels: 1, resume: true };
   const names = { sampleRate: "sample_rate", endpointSilence: "endpoint_silence" };
   for (const [name, value] of Object.entries(options))
     if (value !== undefined && value !== null) start[names[name] ?? name] = value;
