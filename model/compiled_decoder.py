@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .cache import CrossCache, SelfCache
+from .errors import ModelError
 from .int8 import Floats, Int8Embedding, Int8Matrix, KernelLinear
 from .kernels import HEAD_SIZE, decode_layer, normalise
 from .layers import DecoderBlock
@@ -35,7 +36,10 @@ class CompiledDecoder(nn.Module):
         self.dims = decoder.dims
         self._heads = self.dims.n_text_head
         if self.dims.n_text_state != self._heads * HEAD_SIZE:
-            raise ValueError(f"the kernels know heads of {HEAD_SIZE} numbers only")
+            raise ModelError(
+                f"int8 and bfloat16 decoders need heads of {HEAD_SIZE} numbers, which this model has not: "
+                "choose compute_type float32"
+            )
         matrix = Int8Matrix.of(decoder.projection)  # the table of embeddings too
         decoder.set_submodule("projection", KernelLinear(matrix))
         decoder.set_submodule("token_embedding", Int8Embedding(matrix))

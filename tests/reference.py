@@ -14,11 +14,11 @@ from whisper_stream.model.registry import lookup
 from whisper_stream.model.weights import Checkpoint, read_checkpoint
 from whisper_stream.model.whisper import Whisper as OurWhisper
 
-__all__ = ["our_model", "reference_model"]
+__all__ = ["checkpoint_of", "our_model", "reference_model"]
 
 
 @cache
-def _checkpoint(name: str) -> Checkpoint:
+def checkpoint_of(name: str) -> Checkpoint:
     source = locate(name, download_root=None)
     return read_checkpoint(fetch(source), name=source.name)
 
@@ -26,14 +26,14 @@ def _checkpoint(name: str) -> Checkpoint:
 @cache
 def our_model(name: str) -> OurWhisper:
     return build_model(
-        _checkpoint(name), name=name, device=torch.device("cpu"), compute_type="float32"
+        checkpoint_of(name), name=name, device=torch.device("cpu"), compute_type="float32"
     )
 
 
 @cache
 def reference_model(name: str) -> Any:
     """The reference's network with the same values."""
-    checkpoint = _checkpoint(name)
+    checkpoint = checkpoint_of(name)
     model = Whisper(ModelDimensions(**asdict(checkpoint.dims)))
     state = {key: value.float() for key, value in checkpoint.state.items()}
     model.load_state_dict(state, strict=False)
