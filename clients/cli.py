@@ -171,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     add = daemon.add_argument
     add("--model", metavar="NAME", help="a model's name or path (default: tiny.en)")
     add("--device", metavar="NAME", help="where the model runs, such as cpu or cuda")
-    add("--compute-type", metavar="TYPE", help="the precision of its numbers, such as float32")
+    add("--compute-type", metavar="TYPE", help="precision: int8, float32, ...; default: auto")
     add("--threads", type=_threads, metavar="N", help="processor threads of the model")
     return parser
 

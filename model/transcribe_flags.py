@@ -79,7 +79,8 @@ _GROUPS: dict[str, tuple[_Flag, ...]] = {
             name="compute_type",
             default="auto",
             metavar="TYPE",
-            help="precision of the weights: auto, float32, float16 or bfloat16",
+            help="precision of the weights: float32, float16, bfloat16, on CPUs also int8; auto is the "
+            "fastest that the machine can do (float16 on a GPU, bfloat16 or int8 on most CPUs)",
         ),
         _Flag(
             name="threads",

@@ -1,4 +1,4 @@
-"""Decode jobs on real models, in the compute type the daemon takes by default."""
+"""Decode jobs on real models. In float32: the words of lighter types depend on the processor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DATA = Path(__file__).parent / "data"
 
 @cache
 def backend(name: str) -> WhisperBackend:
-    return WhisperBackend(load_model(name, device="cpu"))
+    return WhisperBackend(load_model(name, device="cpu", compute_type="float32"))
 
 
 def clip(name: str) -> NDArray[np.float32]:

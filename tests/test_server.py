@@ -58,6 +58,12 @@ def transcript(messages: list[wire.ServerMessage]) -> str:
     return "".join(m.text for m in messages if isinstance(m, wire.Commit))
 
 
+def numbered(messages: list[wire.ServerMessage]) -> bool:
+    """Whether ``seq`` grows; what a newer partial has replaced leaves a hole."""
+    numbers = [m.seq for m in messages]
+    return numbers[0] == 1 and numbers == sorted(set(numbers))
+
+
 def errors(messages: list[wire.ServerMessage]) -> list[tuple[str, bool]]:
     return [(m.code, m.fatal) for m in messages if isinstance(m, wire.Error)]
 
@@ -81,12 +87,13 @@ def whole_stream(running: Daemon, subprotocol: str, audio: bytes) -> list[wire.S
 @BOTH
 def test_a_stream_is_answered_completely(shared: Daemon, subprotocol: str) -> None:
     messages = whole_stream(shared, subprotocol, speech(2.2))
-    assert [m.seq for m in messages] == list(range(1, len(messages) + 1))
+    assert numbered(messages)
     ready, done = messages[0], messages[-1]
     assert isinstance(ready, wire.Ready)
     assert (ready.model, ready.sample_rate, ready.channels) == ("scripted", 16_000, 1)
-    assert done == wire.Done(seq=len(messages), duration=2.2, samples=35_200, words=5)
-    assert messages[-2] == wire.Ack(seq=len(messages) - 1, samples=35_200)
+    assert done == wire.Done(seq=done.seq, duration=2.2, samples=35_200, words=5)
+    ack = messages[-2]
+    assert ack == wire.Ack(seq=done.seq - 1, samples=35_200, bytes=70_400, controls=1)
     segments = [m for m in messages if isinstance(m, wire.Segment)]
     assert [s.text for s in segments] == [transcript(messages)]
     assert segments[0].words[1].start == 0.5 and segments[0].end == 2.2
@@ -139,9 +146,8 @@ def test_flush_and_ping_are_answered_in_the_stream(shared: Daemon, subprotocol: 
         peer.audio(speech(0.2))
         peer.send(wire.Flush(id="ü"))
         flushed = peer.until(wire.Flushed)
-        assert transcript(flushed) and flushed[-1] == wire.Flushed(
-            seq=len(flushed), id="ü", time=0.2
-        )
+        assert transcript(flushed)
+        assert flushed[-1] == wire.Flushed(seq=flushed[-1].seq, id="ü", time=0.2)
         peer.send(wire.Ping(id="p"))
         pong = peer.until(wire.Pong)[-1]
         assert isinstance(pong, wire.Pong) and pong.id == "p"
@@ -383,7 +389,7 @@ def test_a_slow_reader_gets_every_word_and_only_the_newest_partials() -> None:
     partials = [m for m in messages if isinstance(m, wire.Partial)]
     assert len(commits) == 240
     assert 0 < len(partials) < 240
-    assert [m.seq for m in messages] == list(range(1, len(messages) + 1))
+    assert numbered(messages)
 
 
 def test_a_silent_client_is_told_and_closed() -> None:
@@ -536,6 +542,7 @@ def test_the_real_daemon_transcribes_and_does_not_outlive_its_parent() -> None:
     samples = load_audio(Path(__file__).parent / "data" / "en-speech-jfk.wav")
     audio = (np.asarray(samples) * 32_767).astype("<i2").tobytes()
     flags = ["--model", "tiny.en", "--port", "0", "--announce", "--exit-with-stdin"]
+    flags += ["--compute-type", "float32"]  # the same words on any processor
     with serve(*flags) as process:
         url = announced(process)
         with connect(url, subprotocols=[Subprotocol(MSGPACK)], compression=None, proxy=None) as ws:

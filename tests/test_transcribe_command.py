@@ -250,6 +250,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     command = [sys.executable, "-m", "whisper_stream.clients", "transcribe"]
     files = [str(folder / "gone.wav"), str(speech), str(notes)]
     flags = ["--model", "tiny.en", "--word-timestamps", "True", "--max_words_per_line", "4"]
+    flags += ["--compute_type", "float32"]  # the same words on any processor
     done = subprocess.run(
         [*command, *files, *flags, "--output_dir", str(folder / "a" / "b")],
         capture_output=True,
