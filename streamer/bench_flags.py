@@ -101,7 +101,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--model", type=model_name, default="tiny.en", metavar="NAME", help="default: tiny.en")
     add("--device", metavar="NAME", help="where the model runs, such as cpu or cuda")
-    add("--compute-type", default="auto", metavar="TYPE", help="precision, such as float32")
+    add(
+        "--compute-type",
+        default="auto",
+        metavar="TYPE",
+        help="precision: int8, float32, ...; default: auto",
+    )
     add("--threads", type=_count, default=0, metavar="N", help="processor threads of the model")
     add(
         "--language",
