@@ -18,6 +18,7 @@ from .codec import Codec, codec_for
 from .config import ServerConfig
 from .connection import StreamConnection
 from .errors import CloseCode, ErrorCode
+from .pages import page_routes
 from .status import health
 from .wire import STREAM_PATH, SUBPROTOCOLS, Error
 
@@ -112,15 +113,8 @@ def create_app(hub: Hub) -> Starlette:
             WebSocketRoute(STREAM_PATH, hub.websocket),
             WebSocketRoute("/", hub.websocket),
             Route("/healthz", hub.healthz),
-            Route("/", _hint),
+            *page_routes(hub._engine.model_name, hub._engine.languages),
         ]
-    )
-
-
-async def _hint(request: Request) -> Response:
-    return PlainTextResponse(
-        f"whisper-stream: live transcription over websockets at {STREAM_PATH}; "
-        "health at /healthz.\n"
     )
 
 
