@@ -35,7 +35,6 @@ POLICY = (
 )
 HEADERS = {
     "Cache-Control": "no-cache",
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright
 
-__all__ = ["CHROMIUM", "browser", "open_page", "problems_of"]
+__all__ = ["CHROMIUM", "browser", "open_page"]
 
 # Debian's, or any other: nothing is downloaded.
 CHROMIUM = (
@@ -18,7 +18,7 @@ CHROMIUM = (
 
 
 @contextmanager
-def browser(recording: Path | None, *flags: str) -> Iterator[Browser]:
+def browser(playwright: Playwright, recording: Path | None, *flags: str) -> Iterator[Browser]:
     """A browser whose only microphone plays ``recording`` once; None: it has no microphone."""
     assert CHROMIUM is not None, "the browser tests need Chromium: apt-get install chromium"
     arguments = [
@@ -32,12 +32,11 @@ def browser(recording: Path | None, *flags: str) -> Iterator[Browser]:
             "--use-fake-device-for-media-stream",
             f"--use-file-for-fake-audio-capture={recording}%noloop",
         ]
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        try:
-            yield opened
-        finally:
-            opened.close()
+    opened = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+    try:
+        yield opened
+    finally:
+        opened.close()
 
 
 @contextmanager
@@ -48,17 +47,15 @@ def open_page(
     microphone: bool = True,
     size: tuple[int, int] = (1280, 800),
     dark: bool = False,
-    ready: bool = True,
+    bypass_csp: bool = False,
 ) -> Iterator[Page]:
-    """A page in a profile of its own; its errors and refused requests fail the test.
-
-    ``ready`` waits until the page has said which model is behind it.
-    """
+    """A page in a profile of its own, once it has loaded; its errors fail the test."""
     context: BrowserContext = opened.new_context(
         viewport={"width": size[0], "height": size[1]},
         color_scheme="dark" if dark else "light",
         permissions=["microphone"] if microphone else [],
         locale="en-GB",
+        bypass_csp=bypass_csp,
     )
     page = context.new_page()
     problems: list[str] = []
@@ -66,10 +63,10 @@ def open_page(
     page.on("console", lambda told: problems.append(told.text) if told.type == "error" else None)
     try:
         page.goto(url)
-        if ready:
-            page.wait_for_selector("#model:not(:empty)", state="attached")
+        page.wait_for_selector("#model:not(:empty)", state="attached")
         yield page
     finally:
         context.close()
     # A refused connection is what some tests are about; the browser itself reports it.
-    assert [text for text in problems if "net::ERR" not in text and "WebSocket" not in text] == []
+    unexpected = [text for text in problems if "net::ERR" not in text and "WebSocket" not in text]
+    assert not unexpected, unexpected

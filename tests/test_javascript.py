@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
-from whisper_stream.server import wire
+from whisper_stream.server import captions, wire
 from whisper_stream.streamer.jobs import DecodeJob
 
-from .fake_server import Peer, fake_server
+from .fake_server import Peer, fake_server, segment
+from .fake_server import word as fake_word
 from .relay import relay
 from .server_rig import STEP, ScriptedEngine, daemon
 
@@ -222,3 +224,27 @@ def test_long_frames_arrive_whole() -> None:
         node.until_type("end")
         audio = bytes(server.peers[0].audio)
     assert audio == np.full(200_000, 7, "<i2").tobytes()
+
+
+def test_subtitles_are_those_of_the_server() -> None:
+    """The page saves with captions.js what ``--output`` writes with captions.py."""
+    texts = "it's 𝒜 long & <winding> road --> to nowhere, as they said;\tlook: " + "x" * 100
+    words = [
+        fake_word(f" {text}" if number % 7 else text, number * 0.37, number * 0.37 + 0.31)
+        for number, text in enumerate([*texts.split(" "), *"one two three four five".split() * 9])
+    ]
+    segments = [segment(1, tuple(words[:30])), segment(2, tuple(words[30:]))]
+    script = (
+        "import { FORMATS } from './clients/browser/captions.js';"
+        "const segments = JSON.parse(process.argv[1]);"
+        "const made = Object.entries(FORMATS).map(([name, { render }]) => [name, render(segments)]);"
+        "process.stdout.write(JSON.stringify(Object.fromEntries(made)));"
+    )
+    command = ["node", "--input-type=module", "-e", script, msgspec.json.encode(segments).decode()]
+    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, check=True)
+    made = json.loads(done.stdout)
+    assert made == {
+        "txt": captions.render(segments, "txt"),
+        "srt": captions.render(segments, "srt"),
+        "vtt": captions.render(segments, "vtt"),
+    }

@@ -37,7 +37,9 @@ export async function capture(device, heard, ended) {
     context.close().catch(() => {});
   };
   try {
-    await context.audioWorklet.addModule(new URL("worklet.js", import.meta.url));
+    await context.audioWorklet.addModule(new URL("worklet.js", import.meta.url)).catch(() => {
+      throw new MicrophoneError("unreachable"); // it comes from the server
+    });
     if (context.state === "suspended") await context.resume();
     const node = new AudioWorkletNode(context, "capture", { numberOfOutputs: 0 });
     node.port.onmessage = ({ data }) => heard(data.pcm, data.peak);

@@ -153,7 +153,7 @@ function showTheme() {
 function resize(step) {
   const nearest = SIZES.reduce((best, size) => (Math.abs(size - settings.size) < Math.abs(best - settings.size) ? size : best));
   const index = Math.max(0, Math.min(SIZES.length - 1, SIZES.indexOf(nearest) + step));
-  choose("size", step ? SIZES[index] : settings.size);
+  if (step) choose("size", SIZES[index]);
   root.style.setProperty("--scale", settings.size);
   find("smaller").disabled = settings.size <= SIZES[0];
   find("larger").disabled = settings.size >= SIZES.at(-1);

@@ -20,6 +20,7 @@ const IN_FLIGHT = 128 * 1024; // bytes given to the socket and not sent: the res
 const EAGER = 1024 * 1024; // bytes waiting here before send() asks its caller to wait
 const KEPT_SECONDS = 60; // of audio that the server holds, in case it is restarted
 const BACKOFF = [0.25, 0.5, 1, 2, 4]; // seconds between attempts
+const STEADY_SECONDS = 5; // a connection that lasted so long is no failed attempt
 const SILENT_SECONDS = 45; // without a message while audio is unanswered: the connection is dead
 const PING_SECONDS = 60;
 const WATCH_SECONDS = 2; // between looks at the connection, and acknowledgements of messages
@@ -91,7 +92,8 @@ export class Stream {
     this._socket = null;
     this._ready = false; // the socket may be given audio
     this._attempt = 0;
-    this._lostAt = 0;
+    this._lostAt = 0; // since when no connection was steady
+    this._openedAt = 0;
   }
 
   /** Seconds of audio that the server has not acknowledged. */
@@ -212,7 +214,7 @@ export class Stream {
     this._sent = this._held;
     for (const mark of this._marks) mark.sent = mark.number <= this._controls;
     this.state = "open";
-    this._attempt = 0;
+    this._openedAt = Date.now();
     this._watch();
     const replayed = (this._audio.end - this._sent) / (this._rate * this._frame);
     this._tell(again ? { ...message, type: "resumed", replayed } : message);
@@ -343,7 +345,9 @@ export class Stream {
     this._problem = null;
     this._detach();
     if (this.state === "connecting" || !PASSING.has(problem.code)) return this._finish(problem);
-    if (this.state === "open") this._lostAt = Date.now();
+    const steady = this.state === "open" && Date.now() - this._openedAt > STEADY_SECONDS * 1000;
+    if (steady) this._attempt = 0;
+    if (steady || !this._lostAt) this._lostAt = Date.now();
     this.state = "reconnecting";
     const delay = BACKOFF[Math.min(this._attempt++, BACKOFF.length - 1)];
     if (Date.now() - this._lostAt + delay * 1000 > this._giveUpAfter * 1000) return this._finish(problem);
