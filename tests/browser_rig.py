@@ -48,6 +48,7 @@ def open_page(
     size: tuple[int, int] = (1280, 800),
     dark: bool = False,
     bypass_csp: bool = False,
+    scale: float = 1,
 ) -> Iterator[Page]:
     """A page in a profile of its own, once it has loaded; its errors fail the test."""
     context: BrowserContext = opened.new_context(
@@ -56,6 +57,7 @@ def open_page(
         permissions=["microphone"] if microphone else [],
         locale="en-GB",
         bypass_csp=bypass_csp,
+        device_scale_factor=scale,
     )
     page = context.new_page()
     problems: list[str] = []

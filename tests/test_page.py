@@ -267,7 +267,7 @@ def test_captions_alone(chromium: Browser, scripted: Daemon) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("size", [(1280, 800), (360, 640)])
+@pytest.mark.parametrize("size", [(1280, 800), (320, 640)])
 def test_no_serious_barrier(
     chromium: Browser, scripted: Daemon, dark: bool, size: tuple[int, int]
 ) -> None:
@@ -280,8 +280,11 @@ def test_no_serious_barrier(
         chromium, scripted.http, dark=dark, size=size, microphone=False, bypass_csp=True
     ) as page:
         check()
+        width = "() => document.documentElement.scrollWidth - innerWidth"
+        assert page.evaluate(width) <= 0
         page.get_by_role("button", name="Start").click()
         problem(page)
+        assert page.evaluate(width) <= 0
         check()
         page.context.grant_permissions(["microphone"])
         page.get_by_role("button", name="Start").click()

@@ -68,10 +68,10 @@ export const STATES = {
   idle: "Ready",
   starting: "Starting…",
   listening: "Listening",
-  reconnecting: "Connection lost, still recording. The words will catch up…",
+  reconnecting: "Reconnecting, still recording…",
   stopping: "Finishing the last words…",
   stopped: "Stopped",
-  failed: "Stopped",
+  failed: "Not running",
 };
 
 export const BUTTONS = {

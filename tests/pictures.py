@@ -1,0 +1,142 @@
+"""Makes the pictures of the captions page in docs/images: ``python -m tests.pictures``."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+import wave
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, Playwright, WebSocketRoute, sync_playwright
+from whisper_stream.server import wire
+from whisper_stream.streamer.engine import open_engine
+
+from .browser_rig import browser, open_page
+from .relay import relay
+from .server_rig import Daemon, daemon
+
+DATA = Path(__file__).parent / "data"
+IMAGES = Path(__file__).parent.parent / "docs" / "images"
+STAGE = "html { background: linear-gradient(160deg, #24415e, #7a5c58 60%, #c9a56b) !important }"
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        recording = Path(folder) / "speech.wav"
+        _record(recording)
+        engine = open_engine("tiny.en", device="cpu")
+        close, engine.close = engine.close, lambda: None  # type: ignore[method-assign]
+        with daemon(engine) as running:
+            _captions(playwright, recording, running)
+        with daemon() as running:
+            _problems(playwright, recording, running)
+        close()
+    return 0
+
+
+def _record(path: Path) -> None:
+    with wave.open(str(DATA / "en-speech-jfk.wav")) as speech, wave.open(str(path), "wb") as out:
+        out.setparams(speech.getparams())
+        out.writeframes(bytes(32_000) + speech.readframes(speech.getnframes()) + bytes(32_000))
+
+
+def _captions(playwright: Playwright, recording: Path, running: Daemon) -> None:
+    def take(name: str, address: str, **options: object) -> None:
+        with _listening(playwright, recording, running, address, **options) as page:
+            page.screenshot(path=IMAGES / f"page-{name}.png")
+
+    take("light", "/")
+    take("dark", "/", dark=True)
+    take("phone", "/", size=(390, 720), scale=2)
+    take("overlay", "/?overlay=1", size=(1280, 720), style=STAGE)
+    take("screen", "/", size=(1280, 720), act=lambda page: page.click("#fullscreen"))
+
+
+@contextmanager
+def _listening(
+    playwright: Playwright,
+    recording: Path,
+    running: Daemon,
+    address: str,
+    *,
+    act: Callable[[Page], None] = lambda page: None,
+    style: str | None = None,
+    **options: object,
+) -> Iterator[Page]:
+    """A page in the middle of a speech, with words that may still change."""
+    with browser(playwright, recording) as opened:
+        url = running.http + address
+        with open_page(opened, url, bypass_csp=True, **options) as page:  # type: ignore[arg-type]
+            if style:
+                page.add_style_tag(content=style)
+            if "overlay" not in address:
+                page.click("#start")
+            act(page)
+            page.locator("#transcript").get_by_text(re.compile("what you can")).wait_for()
+            page.wait_for_selector("#transcript .tail:not(:empty)")
+            yield page
+
+
+def _problems(playwright: Playwright, recording: Path, running: Daemon) -> None:
+    rules = "--host-resolver-rules=MAP captions.test 127.0.0.1"
+    with browser(playwright, recording, rules) as opened:
+        _problem(opened, "denied", running.http, microphone=False)
+        insecure = f"http://captions.test:{running.port}"
+        _problem(opened, "insecure", insecure, press=False, microphone=False)
+        with relay(running.port) as between:
+            url = f"http://127.0.0.1:{between.port}"
+            _problem(opened, "unreachable", url, before=lambda page: between.cut())
+            _problem_while_listening(opened, "reconnecting", url, between.cut, running.port)
+        _problem(opened, "key", running.http, before=_refuse_keys)
+        with daemon(max_streams=1) as full, full.connect() as taken:
+            taken.send(wire.Start())
+            taken.until(wire.Ready)
+            _problem(opened, "full", full.http)
+    with browser(playwright, None) as bare:
+        _problem(bare, "no-device", running.http)
+
+
+def _problem(
+    opened: Browser,
+    name: str,
+    url: str,
+    *,
+    press: bool = True,
+    before: Callable[[Page], None] = lambda page: None,
+    microphone: bool = True,
+) -> None:
+    with open_page(opened, url, size=(960, 460), microphone=microphone) as page:
+        before(page)
+        if press:
+            page.click("#start")
+        page.locator("#problem").wait_for()
+        page.screenshot(path=IMAGES / f"error-{name}.png")
+
+
+def _problem_while_listening(
+    opened: Browser, name: str, url: str, cut: Callable[[int | None], None], port: int
+) -> None:
+    cut(port)
+    with open_page(opened, url, size=(960, 460)) as page:
+        page.click("#start")
+        page.wait_for_selector("#transcript .tail", state="attached")
+        cut(None)
+        page.wait_for_selector("html[data-state=reconnecting]")
+        page.screenshot(path=IMAGES / f"error-{name}.png")
+
+
+def _refuse_keys(page: Page) -> None:
+    def refuse(socket: WebSocketRoute) -> None:
+        error = {"type": "error", "code": "unauthorized", "message": "no", "fatal": True}
+        socket.send(json.dumps(error))
+        socket.close(code=1008)
+
+    page.route_web_socket(re.compile(wire.STREAM_PATH), refuse)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
