@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 
 import msgspec
 from starlette.applications import Starlette
@@ -13,13 +12,15 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from .bridge import Engine
 from .codec import Codec, codec_for
 from .config import ServerConfig
 from .connection import StreamConnection
 from .errors import CloseCode, ErrorCode
+from .interfaces import Engine
 from .pages import page_routes
+from .sessions import SESSION_PATH, SessionRoutes
 from .status import health
+from .streams import Streams
 from .wire import STREAM_PATH, SUBPROTOCOLS, Error
 
 __all__ = ["Hub", "create_app"]
@@ -37,6 +38,7 @@ class Hub:
     def __init__(self, engine: Engine, config: ServerConfig) -> None:
         self._engine = engine
         self._config = config
+        self.streams = Streams(engine, config)
         self._connections: set[StreamConnection] = set()
         # Set while no stream is open.
         self._empty = asyncio.Event()
@@ -56,7 +58,7 @@ class Hub:
             return
         await websocket.accept(subprotocol=chosen)
         codec = codec_for(chosen)
-        if len(self._connections) >= self._config.max_streams:
+        if max(len(self._connections), len(self.streams)) >= self._config.max_streams:
             await self._turn_away(websocket, codec)
             return
         await self._serve(websocket, codec)
@@ -81,10 +83,12 @@ class Hub:
                 await self._empty.wait()
         except TimeoutError:
             logger.warning("event=drain_timeout streams=%d", len(self._connections))
+        await self.streams.close()
 
     async def _serve(self, websocket: WebSocket, codec: Codec) -> None:
-        stream_id = secrets.token_hex(8)
-        connection = StreamConnection(websocket, codec, self._engine, self._config, stream_id)
+        connection = StreamConnection(
+            websocket, codec, self.streams, self._config, self._engine.languages
+        )
         self._connections.add(connection)
         self._empty.clear()
         if self.draining:  # it began while this one was being accepted
@@ -108,11 +112,14 @@ class Hub:
 
 def create_app(hub: Hub) -> Starlette:
     """Return the ASGI application that serves ``hub``."""
+    sessions = SessionRoutes(hub.streams)
     return Starlette(
         routes=[
             WebSocketRoute(STREAM_PATH, hub.websocket),
             WebSocketRoute("/", hub.websocket),
             Route("/healthz", hub.healthz),
+            Route(SESSION_PATH, sessions.fetch, methods=["GET"]),
+            Route(SESSION_PATH, sessions.delete, methods=["DELETE"]),
             *page_routes(hub._engine.model_name, hub._engine.languages),
         ]
     )

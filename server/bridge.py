@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from concurrent.futures import Future
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..streamer.config import StreamConfig
-from ..streamer.events import Done, Event
-from ..streamer.ingest import PcmIngest
-from ..streamer.jobs import DecodeJob, DecodeResult
+from ..streamer.events import Done, Event, Lag, Partial, SegmentClosed
+from ..streamer.jobs import DecodeJob
+from .interfaces import Engine, Session
+from .mailbox import Mailbox
 from .mapping import to_wire
-from .outbox import Outbox
-from .wire import Ack
+from .recording import Recording
+from .wire import Ack, Segment
 
-__all__ = ["Engine", "Session", "StreamBridge"]
+__all__ = ["Engine", "Session", "StreamBridge", "say"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,91 +23,98 @@ ACK_INTERVAL = 0.25  # seconds, at least, between two acks
 MIN_WAIT = 0.005  # seconds; keeps a wake_at in the past from spinning
 
 
-class Session(Protocol):
-    """What the server uses of a stream's state machine."""
+def say(
+    events: Iterable[Event],
+    recording: Recording,
+    mailbox: Mailbox,
+    on_segment: Callable[[Segment], None],
+) -> None:
+    """Put what a session said into its mailbox. Depends on nothing but its arguments."""
+    for event in events:
+        if isinstance(event, Done):
+            mailbox.put(held(recording))
+        message = to_wire(event, recording.samples_in)
+        mailbox.put(message, lasting=not isinstance(event, (Partial, Lag)))
+        if isinstance(event, SegmentClosed):
+            assert isinstance(message, Segment)
+            on_segment(message)
 
-    @property
-    def room(self) -> int: ...
-    @property
-    def wake_at(self) -> float | None: ...
-    @property
-    def finished(self) -> bool: ...
-    def feed(self, samples: NDArray[np.float32]) -> list[Event]: ...
-    def next_job(self, now: float) -> DecodeJob | None: ...
-    def job_done(self, result: DecodeResult, now: float) -> list[Event]: ...
-    def job_failed(self, reason: str, now: float) -> list[Event]: ...
-    def flush(self, flush_id: str) -> list[Event]: ...
-    def finish(self) -> list[Event]: ...
 
-
-class Engine(Protocol):
-    """What the server uses of the engine."""
-
-    @property
-    def model_name(self) -> str: ...
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """Codes accepted; empty for a model that knows English only."""
-
-    def new_session(self, config: StreamConfig) -> Session: ...
-    def submit(self, job: DecodeJob) -> Future[DecodeResult]: ...
-    def statistics(self) -> object: ...
-    def close(self) -> None: ...
+def held(recording: Recording) -> Ack:
+    """What the server holds of what the client sent."""
+    return Ack(samples=recording.samples_in, bytes=recording.bytes_in, controls=recording.controls)
 
 
 class StreamBridge:
-    """Feeds one session, runs its jobs, and puts what it says into the outbox.
+    """Feeds one session, runs its jobs, and puts what it says into the mailbox.
 
     Call push, flush and finish from one task, run pump in another, and close at the end.
+
+    Args:
+        throttle: awaited after each piece of audio; holds it up while the journal is behind.
     """
 
     def __init__(
-        self, session: Session, ingest: PcmIngest, engine: Engine, outbox: Outbox, stream_id: str
+        self,
+        recording: Recording,
+        engine: Engine,
+        mailbox: Mailbox,
+        stream_id: str,
+        on_segment: Callable[[Segment], None],
+        throttle: Callable[[], Awaitable[None]],
     ) -> None:
-        self._session = session
-        self._ingest = ingest
+        self._recording = recording
         self._engine = engine
-        self._outbox = outbox
+        self._mailbox = mailbox
         self._stream_id = stream_id
+        self._on_segment = on_segment
+        self._throttle = throttle
         self._loop = asyncio.get_running_loop()
         # Set when the session changed, so that it may have a job.
         self._news = asyncio.Event()
         # Set when the session may have room for audio again.
         self._space = asyncio.Event()
         # Acks go out at most every ACK_INTERVAL; the timer holds the one that is due.
-        self._acked = -1
+        self._acked = Ack(samples=-1)
         self._last_ack = -ACK_INTERVAL
         self._ack_timer: asyncio.TimerHandle | None = None
 
     async def push(self, data: bytes) -> None:
         """Feed PCM bytes; waits while the session has no room, and never drops any."""
         for start in range(0, len(data), SLICE_BYTES):
-            await self._feed(self._ingest.push(data[start : start + SLICE_BYTES]))
+            self._emit(self._recording.push(data[start : start + SLICE_BYTES]))
+            self._news.set()
             self._ack_soon()
+            await self._throttle()
             await asyncio.sleep(0)
+            while self._recording.has_pending:
+                self._space.clear()
+                self._news.set()
+                await self._space.wait()
 
     def flush(self, flush_id: str) -> None:
         """Ask for everything received to be committed."""
-        self._emit(self._session.flush(flush_id))
+        self._emit(self._recording.flush(flush_id))
         self._news.set()
+        self._ack_soon()
 
-    async def finish(self) -> None:
+    def finish(self) -> None:
         """No more audio; pump() returns when the rest is committed and ``done`` is queued."""
-        await self._feed(self._ingest.finish())
-        self._emit(self._session.finish())
+        self._emit(self._recording.end_input())
         self._news.set()
 
     async def pump(self) -> None:
         """Run the session's jobs, one at a time, until it is finished."""
-        while not self._session.finished:
-            await self._outbox.writable()
+        while not self._recording.finished:
+            await self._mailbox.writable()
             self._news.clear()
+            self._emit(self._recording.drain())
             now = self._loop.time()
-            job = self._session.next_job(now)
+            job = self._recording.next_job(now)
             self._space.set()
             if job is not None:
                 await self._run(job)
-            elif not self._session.finished:
+            elif not self._recording.finished:
                 await self._wait_for_news(now)
 
     def close(self) -> None:
@@ -120,18 +122,6 @@ class StreamBridge:
         if self._ack_timer is not None:
             self._ack_timer.cancel()
             self._ack_timer = None
-
-    async def _feed(self, samples: NDArray[np.float32]) -> None:
-        while samples.size:
-            room = self._session.room
-            if room <= 0:
-                self._space.clear()
-                self._news.set()
-                await self._space.wait()
-                continue
-            self._emit(self._session.feed(samples[:room]))
-            self._news.set()
-            samples = samples[room:]
 
     async def _run(self, job: DecodeJob) -> None:
         future = asyncio.wrap_future(self._engine.submit(job))
@@ -145,13 +135,13 @@ class StreamBridge:
             reason = "cancelled" if error is None else type(error).__name__
             logger.warning("event=job_failed stream=%s reason=%s", self._stream_id, reason)
             told = f"the engine could not decode it ({reason}); the daemon's log says where"
-            self._emit(self._session.job_failed(told, now))
+            self._emit(self._recording.job_failed(told, now))
         else:
-            self._emit(self._session.job_done(future.result(), now))
+            self._emit(self._recording.job_done(future.result(), now))
         self._space.set()
 
     async def _wait_for_news(self, now: float) -> None:
-        wake_at = self._session.wake_at
+        wake_at = self._recording.wake_at
         delay = None if wake_at is None else max(MIN_WAIT, wake_at - now)
         try:
             async with asyncio.timeout(delay):
@@ -160,10 +150,7 @@ class StreamBridge:
             pass  # wake_at has come
 
     def _emit(self, events: Iterable[Event]) -> None:
-        for event in events:
-            if isinstance(event, Done):
-                self._send_ack()
-            self._outbox.put(to_wire(event, self._ingest.samples_in))
+        say(events, self._recording, self._mailbox, self._on_segment)
 
     def _ack_soon(self) -> None:
         if self._ack_timer is None:
@@ -172,7 +159,8 @@ class StreamBridge:
 
     def _send_ack(self) -> None:
         self.close()
-        if self._ingest.samples_in != self._acked:
-            self._acked = self._ingest.samples_in
+        ack = held(self._recording)
+        if ack != self._acked:
+            self._acked = ack
             self._last_ack = self._loop.time()
-            self._outbox.put(Ack(samples=self._acked))
+            self._mailbox.put(ack)

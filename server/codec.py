@@ -42,6 +42,10 @@ _ACCEPTED = {
     "endpoint_silence": "seconds from 0.1 to 10, or null",
     "id": f"text of at most {MAX_ID_CHARS} characters",
     "data": "binary PCM",
+    "resume": "true or false",
+    "session": "the session of ready",
+    "token": "the token of ready",
+    "seq": "a whole number from 0",
 }
 
 

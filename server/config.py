@@ -31,12 +31,21 @@ class ServerConfig:
     port: int = _option(DEFAULT_PORT, "port to listen on; 0 picks a free one")
     model: str = _option("tiny.en", "model name or path")
     device: str = _option("auto", "where the model runs: auto, cpu or cuda")
-    compute_type: str = _option("auto", "number format of the weights, or auto")
+    compute_type: str = _option(
+        "auto",
+        "precision of the weights: auto (the fastest here), float32, float16, bfloat16 or int8",
+    )
     threads: int = _option(0, "CPU threads of the model; 0 takes all")
     language: str | None = _option(None, "language of streams that name none; default: detect")
     max_streams: int = _option(64, "streams served at once; more are refused")
     idle_timeout: float = _option(300.0, "seconds a client may neither send nor read")
     drain_seconds: float = _option(10.0, "seconds that open streams get to finish on a stop")
+    resume_seconds: float = _option(60.0, "seconds a stream waits for its client to reconnect")
+    journal: str | None = _option(
+        None, "file that keeps open streams, so that they survive a restart; default: none"
+    )
+    retain_seconds: float = _option(600.0, "seconds that a finished transcript can be fetched")
+    retain_sessions: int = _option(1000, "finished transcripts kept at most")
     endpoint_silence: float = _option(0.6, "seconds of silence that end an utterance")
     update_interval: float = _option(0.5, "least seconds of new audio between two updates")
     log_level: str = _option(
@@ -48,7 +57,14 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
             raise ConfigError(f"--port must be from 0 to 65535, not {self.port}")
-        for name, least in (("max_streams", 1), ("threads", 0), ("drain_seconds", 0)):
+        for name, least in (
+            ("max_streams", 1),
+            ("threads", 0),
+            ("drain_seconds", 0),
+            ("resume_seconds", 0),
+            ("retain_seconds", 0),
+            ("retain_sessions", 0),
+        ):
             if getattr(self, name) < least:
                 raise ConfigError(f"{_flag(name)} must be {least} or more")
         for name in ("idle_timeout", "endpoint_silence", "update_interval"):

@@ -1,7 +1,7 @@
-"""One websocket connection: the protocol's actions carried out by three tasks.
+"""One websocket connection: the protocol's actions carried out by two tasks.
 
-reader: socket -> protocol -> stream;  pump: stream <-> engine;  writer: outbox -> socket. Whatever
-goes wrong in one connection ends that connection only.
+reader: socket -> protocol -> stream;  writer: outbox -> socket. The stream has a task of its own, and
+may outlive the connection. Whatever goes wrong in one connection ends that connection only.
 """
 
 from __future__ import annotations
@@ -9,22 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from .. import WhisperStreamError
-from ..streamer.ingest import PcmIngest
-from .bridge import Engine, StreamBridge
 from .codec import Codec
 from .config import ServerConfig
-from .errors import CloseCode, ErrorCode, WarningCode
+from .errors import CloseCode, ErrorCode, JournalError, ProtocolError, WarningCode
+from .mailbox import Mailbox
 from .outbox import Outbox
 from .protocol import (
+    Acknowledge,
     Action,
     CloseConnection,
     FinishStream,
@@ -33,9 +31,12 @@ from .protocol import (
     ProtocolState,
     PushAudio,
     Reply,
+    ResumeStream,
     ServerProtocol,
 )
-from .wire import Ready, Start
+from .stream import LiveStream, where
+from .streams import Streams
+from .wire import Error, Resume, ServerMessage, Start
 
 __all__ = ["StreamConnection"]
 
@@ -49,54 +50,69 @@ class StreamConnection:
 
     Args:
         websocket: accepted, with ``codec`` as its negotiated form.
-        stream_id: names the stream in ``ready`` and in the log.
+        languages: codes that the model knows.
     """
 
     def __init__(
         self,
         websocket: WebSocket,
         codec: Codec,
-        engine: Engine,
+        streams: Streams,
         config: ServerConfig,
-        stream_id: str,
+        languages: tuple[str, ...],
     ) -> None:
         self._websocket = websocket
         self._codec = codec
-        self._engine = engine
+        self._streams = streams
         self._config = config
-        self._stream_id = stream_id
-        self._protocol = ServerProtocol(codec, engine.languages)
+        self._protocol = ServerProtocol(codec, languages)
         self._outbox = Outbox()
+        # Numbers what is said before there is a stream; then the stream's own.
+        self._mailbox = Mailbox(self._outbox)
         self._loop = asyncio.get_running_loop()
-        # Resolved with the bridge when the client's start is accepted.
-        self._opened: asyncio.Future[StreamBridge] = self._loop.create_future()
         # Resolved when the daemon is about to stop.
         self._stopping: asyncio.Future[None] = self._loop.create_future()
+        self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
+        self._stream: LiveStream | None = None
 
     def stop(self) -> None:
         """Finish the stream soon: what was received is still committed and delivered."""
         if not self._stopping.done():
             self._stopping.set_result(None)
 
+    async def supersede(self) -> None:
+        """Another connection goes on with the stream: take no more audio, say why, and close."""
+        if self._stream is not None:
+            self._stream.mailbox.detach(self._outbox)
+            self._stream = None
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
+        text = "the stream was resumed on another connection"
+        self._outbox.put(Error(code=ErrorCode.TAKEN_OVER, message=text))
+        self._outbox.close(CloseCode.POLICY_VIOLATION, ErrorCode.TAKEN_OVER)
+
     async def run(self) -> None:
         """Serve until the connection is closed by either side."""
         started = self._loop.time()
         writer = self._writer = asyncio.create_task(self._guard("writer", self._write))
-        others = [
-            asyncio.create_task(self._guard("reader", self._read)),
-            asyncio.create_task(self._guard("pump", self._pump)),
-        ]
+        reader = self._reader = asyncio.create_task(self._guard("reader", self._read))
         try:
             await asyncio.wait({writer})
         finally:
-            for task in (writer, *others):
+            for task in (writer, reader):
                 task.cancel()
-            await asyncio.gather(writer, *others, return_exceptions=True)
-            if self._opened.done() and not self._opened.cancelled():
-                self._opened.result().close()
+            await asyncio.gather(writer, reader, return_exceptions=True)
             seconds = self._loop.time() - started
-            logger.info("event=stream_closed stream=%s seconds=%.1f", self._stream_id, seconds)
+            logger.info("event=stream_closed stream=%s seconds=%.1f", self._name, seconds)
+            if self._stream is not None:
+                self._stream.mailbox.detach(self._outbox)
+                await self._streams.leave(self._stream, self)
+
+    @property
+    def _name(self) -> str:
+        return "-" if self._stream is None else self._stream.id
 
     async def _read(self) -> None:
         receiving: asyncio.Task[Message] | None = None
@@ -106,7 +122,7 @@ class StreamConnection:
                 receiving = receiving or asyncio.create_task(self._websocket.receive())
                 await self._wait_for(receiving)
                 if self._is_live() and self._stopping.done():
-                    await self._perform(self._protocol.stop())
+                    await self._perform(self._on_stop())
                 elif not receiving.done():
                     await self._perform(self._idle_actions())
                 elif receiving.result()["type"] == "websocket.disconnect":
@@ -144,65 +160,91 @@ class StreamConnection:
         text = f"nothing came for {self._config.idle_timeout:g} seconds; send audio or ping"
         return self._protocol.fail(ErrorCode.IDLE_TIMEOUT, text, CloseCode.POLICY_VIOLATION)
 
+    def _on_stop(self) -> list[Action]:
+        """The daemon stops: the stream goes on in the next one, where there is a journal."""
+        stream = self._stream
+        if stream is not None and stream.journal.active:
+            stream.suspended = True
+            return self._protocol.suspend()
+        return self._protocol.stop()
+
     async def _perform(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
                 case OpenStream(start=start):
                     self._open(start)
-                case PushAudio(data=data):
-                    await self._opened.result().push(data)
-                case FlushStream(id=flush_id):
-                    self._opened.result().flush(flush_id)
-                case FinishStream():
-                    await self._opened.result().finish()
+                case ResumeStream(resume=resume):
+                    await self._resume(resume)
+                case Acknowledge(seq=seq):
+                    self._mailbox.acknowledge(seq)
                 case Reply(message=message):
-                    self._outbox.put(message)
+                    self._reply(message)
                 case CloseConnection(code=code, reason=reason):
                     self._outbox.close(code, reason)
+                case PushAudio() | FlushStream() | FinishStream() if self._stream is not None:
+                    await self._drive(self._stream, action)
+
+    async def _drive(
+        self, stream: LiveStream, action: PushAudio | FlushStream | FinishStream
+    ) -> None:
+        match action:
+            case PushAudio(data=data):
+                await stream.push(data)
+            case FlushStream(id=flush_id):
+                stream.flush(flush_id)
+            case FinishStream():
+                stream.finish()
 
     def _open(self, start: Start) -> None:
-        options = self._config.stream_config(start, english_only=not self._engine.languages)
-        session = self._engine.new_session(options)
-        ingest = PcmIngest(start.encoding, start.sample_rate, start.channels)
-        self._outbox.put(
-            Ready(
-                session=self._stream_id,
-                model=self._engine.model_name,
-                language=options.language,
-                task=start.task,
-                encoding=start.encoding,
-                sample_rate=start.sample_rate,
-                channels=start.channels,
-            )
-        )
-        bridge = StreamBridge(session, ingest, self._engine, self._outbox, self._stream_id)
-        self._opened.set_result(bridge)
-        logger.info(
-            "event=stream_opened stream=%s encoding=%s sample_rate=%d channels=%d",
-            *(self._stream_id, start.encoding, start.sample_rate, start.channels),
-        )
+        self._stream = self._streams.open(start, self._mailbox, self)
 
-    async def _pump(self) -> None:
-        bridge = await self._opened
-        await bridge.pump()
-        if self._stopping.done():
-            self._outbox.close(CloseCode.SERVICE_RESTART, WarningCode.SHUTTING_DOWN)
-        else:
-            self._outbox.close(CloseCode.NORMAL, "done")
+    async def _resume(self, resume: Resume) -> None:
+        try:
+            stream = await self._streams.resume(resume, self)
+        except ProtocolError as error:
+            await self._perform(
+                self._protocol.fail(error.code, error.message, CloseCode.POLICY_VIOLATION)
+            )
+            return
+        self._stream = stream
+        self._mailbox = stream.mailbox
+        self._protocol.resumed(stream.start, stream.held.bytes, ended=stream.ended)
+        self._mailbox.attach(self._outbox, stream.resumed(), resume.seq)
+
+    def _reply(self, message: ServerMessage) -> None:
+        self._mailbox.put(message)
 
     async def _write(self) -> None:
-        seq = 0
         while (message := await self._outbox.get()) is not None:
-            seq += 1
-            frame = self._codec.encode(msgspec.structs.replace(message, seq=seq))
-            async with asyncio.timeout(self._config.idle_timeout):
-                if isinstance(frame, str):
-                    await self._websocket.send_text(frame)
-                else:
-                    await self._websocket.send_bytes(frame)
+            if self._stream is not None:
+                # What a client has seen must be true for the next daemon too.
+                try:
+                    await self._stream.journal.durable()
+                except JournalError as error:
+                    await self._give_up(self._stream, error)
+                    return
+            await self._send(message)
         assert self._outbox.closing is not None  # get() returns None only after close()
         code, reason = self._outbox.closing
+        if self._stopping.done() and code is CloseCode.NORMAL:
+            code, reason = CloseCode.SERVICE_RESTART, WarningCode.SHUTTING_DOWN
         await self._websocket.close(code, reason)
+
+    async def _send(self, message: ServerMessage) -> None:
+        frame = self._codec.encode(message)
+        async with asyncio.timeout(self._config.idle_timeout):
+            if isinstance(frame, str):
+                await self._websocket.send_text(frame)
+            else:
+                await self._websocket.send_bytes(frame)
+
+    async def _give_up(self, stream: LiveStream, error: JournalError) -> None:
+        """The journal has failed this stream: it cannot keep its promise, and says so."""
+        logger.error("event=journal_failed stream=%s", stream.id)
+        stream.mailbox.give_up()
+        seq = stream.mailbox.seq + 1
+        await self._send(Error(seq=seq, code=ErrorCode.JOURNAL_FAILED, message=str(error)))
+        await self._websocket.close(CloseCode.INTERNAL_ERROR, ErrorCode.JOURNAL_FAILED)
 
     async def _guard(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """The boundary of a task: nothing that goes wrong inside reaches another stream."""
@@ -216,12 +258,9 @@ class StreamConnection:
             await self._fail(name, error, "something went wrong in the daemon; its log says where")
 
     async def _fail(self, name: str, error: Exception, text: str) -> None:
-        # The error's own text stays out of the log: it may quote what was said.
-        frames = traceback.extract_tb(error.__traceback__)[-4:]
-        where = ",".join(f"{frame.name}:{frame.lineno}" for frame in frames)
         logger.error(
             "event=stream_failed stream=%s task=%s error=%s at=%s",
-            *(self._stream_id, name, type(error).__name__, where),
+            *(self._name, name, type(error).__name__, where(error)),
         )
         if name == "writer":  # nothing can be said any more, except goodbye
             with contextlib.suppress(TimeoutError, WebSocketDisconnect, RuntimeError):

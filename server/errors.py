@@ -5,6 +5,7 @@
     WhisperStreamError
     └── ServerError
         ├── ConfigError           a flag or option that cannot be used
+        ├── JournalError          the journal cannot be written or read
         ├── ListenError           the address cannot be listened on
         └── ProtocolError         the peer broke the protocol; becomes an ``error`` message
             ├── UnreadableFrame   not a message at all
@@ -23,6 +24,7 @@ __all__ = [
     "ConfigError",
     "ErrorCode",
     "InvalidField",
+    "JournalError",
     "ListenError",
     "ProtocolError",
     "ServerError",
@@ -46,6 +48,9 @@ class ErrorCode(StrEnum):
     ODD_BYTES = "odd_bytes"
     IDLE_TIMEOUT = "idle_timeout"
     TOO_MANY_STREAMS = "too_many_streams"
+    UNKNOWN_SESSION = "unknown_session"
+    TAKEN_OVER = "taken_over"
+    JOURNAL_FAILED = "journal_failed"
     INTERNAL = "internal"
 
 
@@ -74,6 +79,10 @@ class ServerError(WhisperStreamError):
 
 class ConfigError(ServerError):
     """A flag or option that cannot be used. The text names it and what it takes."""
+
+
+class JournalError(ServerError):
+    """The journal cannot be written or read, or does not hold what it should."""
 
 
 class ListenError(ServerError):

@@ -92,6 +92,7 @@ class DaemonServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start accepting, then say so."""
+        self._hub.streams.recover()
         await super().startup(sockets)
         if self.started:
             self._on_ready()

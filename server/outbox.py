@@ -67,6 +67,11 @@ class Outbox:
         """Wait while the client reads too slowly for more."""
         await self._writable.wait()
 
+    def release(self) -> None:
+        """Nobody reads any more: whoever waits to write goes on."""
+        self._high_water = 1 << 62
+        self._writable.set()
+
     def _drop_stale_partial(self) -> None:
         # At most one partial is queued, and seldom far from the end.
         for index in range(len(self._queue) - 1, -1, -1):

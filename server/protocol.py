@@ -22,12 +22,15 @@ from .wire import (
     Flush,
     Ping,
     Pong,
+    Resume,
+    Seen,
     ServerMessage,
     Start,
     Warning,
 )
 
 __all__ = [
+    "Acknowledge",
     "Action",
     "CloseConnection",
     "FinishStream",
@@ -36,6 +39,7 @@ __all__ = [
     "ProtocolState",
     "PushAudio",
     "Reply",
+    "ResumeStream",
     "ServerProtocol",
 ]
 
@@ -56,6 +60,20 @@ class OpenStream:
     """Open the stream that ``start`` asks for, and answer ``ready``."""
 
     start: Start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeStream:
+    """Look up the stream, then call ``resumed`` or ``fail``."""
+
+    resume: Resume
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledge:
+    """The client has every message up to ``seq``."""
+
+    seq: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +110,16 @@ class CloseConnection:
     reason: str
 
 
-Action = OpenStream | PushAudio | FlushStream | FinishStream | Reply | CloseConnection
+Action = (
+    OpenStream
+    | ResumeStream
+    | Acknowledge
+    | PushAudio
+    | FlushStream
+    | FinishStream
+    | Reply
+    | CloseConnection
+)
 
 
 class ServerProtocol:
@@ -138,6 +165,29 @@ class ServerProtocol:
             return [warning, CloseConnection(code=CloseCode.SERVICE_RESTART, reason=code)]
         return []
 
+    def resumed(self, start: Start, received: int, *, ended: bool) -> None:
+        """A stream opened by ``start`` goes on here.
+
+        Args:
+            received: bytes of audio so far.
+            ended: no more audio is expected.
+        """
+        self._frame_bytes = _SAMPLE_BYTES[start.encoding] * start.channels
+        self._dangling = received % self._frame_bytes
+        self.state = ProtocolState.DRAINING if ended else ProtocolState.STREAMING
+
+    def suspend(self) -> list[Action]:
+        """End the connection because the daemon stops, the stream to go on with the next daemon."""
+        if self.state is ProtocolState.CLOSED:
+            return []
+        self.state = ProtocolState.CLOSED
+        text = "the daemon is stopping; the stream is kept and can be resumed"
+        code = WarningCode.SHUTTING_DOWN
+        return [
+            Reply(message=Warning(code=code, message=text)),
+            CloseConnection(code=CloseCode.SERVICE_RESTART, reason=code),
+        ]
+
     def fail(self, code: ErrorCode, message: str, close: CloseCode) -> list[Action]:
         """End the connection with a fatal error."""
         if self.state is ProtocolState.CLOSED:
@@ -160,6 +210,8 @@ class ServerProtocol:
     def _dispatch(self, message: ClientMessage) -> list[Action]:
         if isinstance(message, Ping):
             return [Reply(message=Pong(id=message.id))]
+        if isinstance(message, Seen):
+            return [Acknowledge(seq=message.seq)]
         handlers: dict[ProtocolState, Callable[[ClientMessage], list[Action]]] = {
             ProtocolState.EXPECT_START: self._before_start,
             ProtocolState.STREAMING: self._while_streaming,
@@ -170,6 +222,8 @@ class ServerProtocol:
     def _before_start(self, message: ClientMessage) -> list[Action]:
         if isinstance(message, Start):
             return self._on_start(message)
+        if isinstance(message, Resume):
+            return [ResumeStream(resume=message)]
         if isinstance(message, Audio):
             error = ProtocolError(
                 ErrorCode.AUDIO_BEFORE_START,
@@ -193,7 +247,7 @@ class ServerProtocol:
             _complaint(
                 ProtocolError(
                     ErrorCode.ALREADY_STARTED,
-                    "a second start; open another connection for another stream",
+                    f"a second {_name(message)}; open another connection for another stream",
                 )
             )
         ]

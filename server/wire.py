@@ -1,6 +1,6 @@
 """The native protocol's messages (version 1). No torch, no I/O; clients and server import this.
 
-A message is a map with a ``type``. Server messages carry ``seq``, counted from 1 in each session.
+A message is a map with a ``type``. Server messages carry ``seq``, which grows through a session.
 Times are seconds from the first sample of the stream, rounded to the millisecond. Word texts keep
 their leading space, so joining them gives the transcript in every language.
 """
@@ -39,6 +39,9 @@ __all__ = [
     "Ping",
     "Pong",
     "Ready",
+    "Resume",
+    "Resumed",
+    "Seen",
     "Segment",
     "ServerMessage",
     "SpeechStarted",
@@ -75,6 +78,7 @@ class Start(_Client, frozen=True, kw_only=True, tag="start"):
     task: Literal["transcribe", "translate"] = "transcribe"
     prompt: Annotated[str, Meta(max_length=MAX_PROMPT_CHARS)] = ""
     endpoint_silence: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None  # null: the default
+    resume: bool = False  # keep the stream when the connection drops; the client will ``ack``
 
 
 class Audio(_Client, frozen=True, kw_only=True, tag="audio"):
@@ -99,7 +103,24 @@ class Ping(_Client, frozen=True, kw_only=True, tag="ping"):
     id: Annotated[str, Meta(max_length=MAX_ID_CHARS)] = ""
 
 
-ClientMessage = Start | Audio | Flush | Eos | Ping
+class Resume(_Client, frozen=True, kw_only=True, tag="resume"):
+    """Instead of ``start``: go on with ``session`` after a lost connection.
+
+    ``seq`` is the highest that the client has received.
+    """
+
+    session: Annotated[str, Meta(max_length=MAX_ID_CHARS)]
+    token: Annotated[str, Meta(max_length=MAX_ID_CHARS)]
+    seq: Annotated[int, Meta(ge=0)] = 0
+
+
+class Seen(_Client, frozen=True, kw_only=True, tag="ack"):
+    """Every server message up to ``seq`` has arrived; the server may forget them."""
+
+    seq: Annotated[int, Meta(ge=0)]
+
+
+ClientMessage = Start | Resume | Audio | Flush | Eos | Ping | Seen
 
 
 class _Server(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -116,7 +137,11 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(_Server, frozen=True, kw_only=True, tag="ready"):
-    """The stream is open; the fields say what was agreed. ``session`` identifies it in logs."""
+    """The stream is open; the fields say what was agreed. ``session`` identifies it in logs.
+
+    Whoever knows ``token`` may fetch the transcript, and resume the stream within
+    ``resume_seconds`` of a lost connection (0: it cannot be resumed).
+    """
 
     session: str
     model: str
@@ -125,6 +150,17 @@ class Ready(_Server, frozen=True, kw_only=True, tag="ready"):
     encoding: Encoding
     sample_rate: int
     channels: int
+    token: str = ""
+    resume_seconds: float = 0.0
+
+
+class Resumed(_Server, frozen=True, kw_only=True, tag="resumed"):
+    """The stream goes on. What the server holds: as in ``ack``. The client sends what follows."""
+
+    session: str
+    samples: int
+    bytes: int
+    controls: int
 
 
 class SpeechStarted(_Server, frozen=True, kw_only=True, tag="speech_started"):
@@ -215,9 +251,15 @@ class Error(_Server, frozen=True, kw_only=True, tag="error"):
 
 
 class Ack(_Server, frozen=True, kw_only=True, tag="ack"):
-    """``samples`` counts what the server holds, per channel, at the client's own rate."""
+    """What the server holds, whatever happens to the connection.
+
+    ``samples`` counts per channel at the client's own rate, ``bytes`` the audio itself, ``controls``
+    the ``flush`` and ``eos`` messages.
+    """
 
     samples: int
+    bytes: int = 0
+    controls: int = 0
 
 
 class Pong(_Server, frozen=True, kw_only=True, tag="pong"):
@@ -236,6 +278,7 @@ class Done(_Server, frozen=True, kw_only=True, tag="done"):
 
 ServerMessage = (
     Ready
+    | Resumed
     | SpeechStarted
     | SpeechStopped
     | Partial

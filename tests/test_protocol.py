@@ -150,7 +150,7 @@ def test_a_mistake_in_the_stream_does_not_end_it(
 
 def test_an_unknown_message_before_start_is_not_fatal() -> None:
     protocol = fresh()
-    assert errors(feed(protocol, '{"type":"resume"}')) == [("unknown_message", "type", False)]
+    assert errors(feed(protocol, '{"type":"sing"}')) == [("unknown_message", "type", False)]
     assert feed(protocol, START) == [OpenStream(start=Start())]
 
 

@@ -1,0 +1,104 @@
+"""What one stream says: numbered, kept until the client has it, and sent to whoever is connected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import msgspec
+
+from .errors import CloseCode
+from .outbox import Outbox
+from .wire import Partial, ServerMessage
+
+__all__ = ["Mailbox"]
+
+MOST_KEPT = 4096  # messages that the client has not acknowledged; above it the stream waits
+
+
+class Mailbox:
+    """Outlives connections. Messages that last are kept until acknowledged, if ``keep`` is set.
+
+    Acks, pongs, partials and answers to mistakes belong to a connection: they are numbered as well,
+    but not kept.
+    """
+
+    def __init__(self, outbox: Outbox | None = None) -> None:
+        self.seq = 0  # of the last message
+        self.keep = False
+        self._outbox = outbox
+        self._kept: deque[ServerMessage] = deque()
+        self._few_kept = asyncio.Event()
+        self._few_kept.set()
+        self._partial: Partial | None = None  # the newest, for whoever connects next
+        # Code and reason with which the stream's connection ends; set by close().
+        self.closing: tuple[CloseCode, str] | None = None
+
+    @property
+    def kept(self) -> int:
+        """Messages waiting to be acknowledged."""
+        return len(self._kept)
+
+    def put(self, message: ServerMessage, *, lasting: bool = False) -> None:
+        """Number a message, keep it if it lasts, and send it if somebody is connected."""
+        if self.closing is not None:
+            return
+        self.seq += 1
+        message = msgspec.structs.replace(message, seq=self.seq)
+        if isinstance(message, Partial):
+            self._partial = message
+        if lasting and self.keep:
+            self._kept.append(message)
+            if len(self._kept) >= MOST_KEPT:
+                self._few_kept.clear()
+        if self._outbox is not None:
+            self._outbox.put(message)
+
+    def close(self, code: CloseCode, reason: str) -> None:
+        """Nothing more will be said; the first call decides."""
+        if self.closing is None:
+            self.closing = (code, reason)
+        if self._outbox is not None:
+            self._outbox.close(*self.closing)
+
+    def acknowledge(self, seq: int) -> None:
+        """Forget kept messages up to ``seq``."""
+        while self._kept and self._kept[0].seq <= seq:
+            self._kept.popleft()
+        if len(self._kept) < MOST_KEPT:
+            self._few_kept.set()
+
+    def attach(self, outbox: Outbox, first: ServerMessage, seen: int) -> None:
+        """Send from now on to ``outbox``: first ``first``, then all kept messages after ``seen``.
+
+        ``first`` gets no number of its own: until what follows it has arrived, ``seen`` is the last.
+        """
+        self.acknowledge(seen)
+        self.seq = max(self.seq, seen)
+        outbox.put(msgspec.structs.replace(first, seq=seen))
+        for message in self._kept:
+            outbox.put(message)
+        if self._partial is not None and self.closing is None:
+            self.seq += 1
+            outbox.put(msgspec.structs.replace(self._partial, seq=self.seq))
+        self._outbox = outbox
+        if self.closing is not None:
+            outbox.close(*self.closing)
+
+    def detach(self, outbox: Outbox) -> None:
+        """The connection of ``outbox`` has ended."""
+        if self._outbox is outbox:
+            self._outbox = None
+        outbox.release()
+
+    def give_up(self) -> None:
+        """The client will not come back: nothing is kept any more."""
+        self.keep = False
+        self._kept.clear()
+        self._few_kept.set()
+
+    async def writable(self) -> None:
+        """Wait while the client reads, or acknowledges, too slowly for more."""
+        await self._few_kept.wait()
+        if self._outbox is not None:
+            await self._outbox.writable()

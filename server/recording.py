@@ -1,0 +1,229 @@
+"""A session whose every input is written down, so that another daemon can bring it back.
+
+Sessions are state machines without I/O: the same commands in the same order give the same state and
+the same events. So a journal of commands, the engine's results among them, restores a stream
+exactly, and nothing has to be decoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..streamer.events import Event
+from ..streamer.ingest import PcmIngest
+from ..streamer.jobs import DecodeJob, DecodeResult
+from .errors import JournalError
+from .interfaces import Session
+
+__all__ = ["Command", "Recording", "decode_command", "encode_command"]
+
+
+class _Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    pass
+
+
+class Push(_Command, frozen=True, kw_only=True, tag="push"):
+    """Bytes came from the client; afterwards ``fed`` samples were handed to the session."""
+
+    data: bytes = b""
+    fed: int = 0
+
+
+class Flush(_Command, frozen=True, kw_only=True, tag="flush"):
+    id: str
+
+
+class EndInput(_Command, frozen=True, kw_only=True, tag="end_input"):
+    """The client sends no more; afterwards ``fed`` samples were handed to the session."""
+
+    fed: int = 0
+
+
+class Finish(_Command, frozen=True, kw_only=True, tag="finish"):
+    """The session has all audio."""
+
+
+class Job(_Command, frozen=True, kw_only=True, tag="job"):
+    """A job went out, with so many samples of audio."""
+
+    samples: int
+
+
+class Result(_Command, frozen=True, kw_only=True, tag="result"):
+    result: DecodeResult
+
+
+class Failure(_Command, frozen=True, kw_only=True, tag="failure"):
+    reason: str
+
+
+Command = Push | Flush | EndInput | Finish | Job | Result | Failure
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+
+
+def encode_command(command: Command) -> bytes:
+    return _encoder.encode(command)
+
+
+def decode_command(body: bytes) -> Command:
+    """Raises JournalError for what is no command."""
+    try:
+        return _decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise JournalError(f"the journal holds what is no command ({error})") from None
+
+
+class Recording:
+    """Drives one session; tells ``record`` of every command, before its events are returned.
+
+    Args:
+        record: writes a command down; None while there is no journal.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        ingest: PcmIngest,
+        record: Callable[[Command], None] | None = None,
+    ) -> None:
+        self._session = session
+        self._ingest = ingest
+        self.record = record
+        # Samples for which the session had no room yet.
+        self._pending: NDArray[np.float32] = np.zeros(0, np.float32)
+        # The job that is out.
+        self.job: DecodeJob | None = None
+        # What the client has sent: bytes of audio, and flush and eos messages.
+        self.bytes_in = 0
+        self.controls = 0
+        # The client has said that no more audio comes.
+        self.ended = False
+        self._finish_called = False
+
+    @property
+    def samples_in(self) -> int:
+        """Whole samples received, per channel, at the client's rate."""
+        return self._ingest.samples_in
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether audio waits for room in the session."""
+        return self._pending.size > 0
+
+    @property
+    def finished(self) -> bool:
+        return self._session.finished
+
+    @property
+    def wake_at(self) -> float | None:
+        return self._session.wake_at
+
+    def push(self, data: bytes) -> list[Event]:
+        """Take bytes of any number; what the session has no room for waits for ``drain``."""
+        self._take(data)
+        fed, events = self._feed(None)
+        self._record(Push(data=data, fed=fed))
+        return events
+
+    def drain(self) -> list[Event]:
+        """Feed what is pending as far as there is room, and finish once all of it is fed."""
+        events: list[Event] = []
+        if self.has_pending and self._session.room > 0:
+            fed, events = self._feed(None)
+            self._record(Push(fed=fed))
+        if self.ended and not self.has_pending and not self._finish_called:
+            events += self._finish()
+            self._record(Finish())
+        return events
+
+    def flush(self, flush_id: str) -> list[Event]:
+        self.controls += 1
+        events = self._session.flush(flush_id)
+        self._record(Flush(id=flush_id))
+        return events
+
+    def end_input(self) -> list[Event]:
+        """The client sends no more audio; ``drain`` will finish the session."""
+        self._end_input()
+        fed, events = self._feed(None)
+        self._record(EndInput(fed=fed))
+        return events
+
+    def next_job(self, now: float) -> DecodeJob | None:
+        """The job to run: the one that is out already, after a restart, or the session's next."""
+        if self.job is None:
+            self.job = self._session.next_job(now)
+            if self.job is not None:
+                self._record(Job(samples=len(self.job.audio)))
+        return self.job
+
+    def job_done(self, result: DecodeResult, now: float) -> list[Event]:
+        self.job = None
+        events = self._session.job_done(result, now)
+        self._record(Result(result=result))
+        return events
+
+    def job_failed(self, reason: str, now: float) -> list[Event]:
+        self.job = None
+        events = self._session.job_failed(reason, now)
+        self._record(Failure(reason=reason))
+        return events
+
+    def replay(self, command: Command) -> list[Event]:
+        """Carry out a command of the journal. Raises JournalError where the session disagrees."""
+        match command:
+            case Push(data=data, fed=fed):
+                self._take(data)
+                return self._feed(fed)[1]
+            case Flush(id=flush_id):
+                self.controls += 1
+                return self._session.flush(flush_id)
+            case EndInput(fed=fed):
+                self._end_input()
+                return self._feed(fed)[1]
+            case Finish():
+                return self._finish()
+            case Job(samples=samples):
+                self.job = self._session.next_job(0.0)
+                if self.job is None or len(self.job.audio) != samples:
+                    raise JournalError("the journal does not fit this version of the daemon")
+                return []
+            case Result(result=result):
+                self.job = None
+                return self._session.job_done(result, 0.0)
+            case Failure(reason=reason):
+                self.job = None
+                return self._session.job_failed(reason, 0.0)
+
+    def _take(self, data: bytes) -> None:
+        if data:
+            samples = self._ingest.push(data)
+            self.bytes_in += len(data)
+            self._pending = np.concatenate((self._pending, samples))
+
+    def _feed(self, count: int | None) -> tuple[int, list[Event]]:
+        """Hand over ``count`` samples, or as many as there is room for."""
+        count = min(self._session.room, self._pending.size) if count is None else count
+        if count <= 0:
+            return 0, []
+        fed, self._pending = self._pending[:count], self._pending[count:]
+        return count, self._session.feed(fed)
+
+    def _end_input(self) -> None:
+        self.controls += 1
+        self.ended = True
+        self._pending = np.concatenate((self._pending, self._ingest.finish()))
+
+    def _finish(self) -> list[Event]:
+        self._finish_called = True
+        return self._session.finish()
+
+    def _record(self, command: Command) -> None:
+        if self.record is not None:
+            self.record(command)

@@ -1,0 +1,297 @@
+"""The streams of one daemon: opened, left, resumed, expired, restored; and what they said."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from ..streamer.config import StreamConfig
+from ..streamer.ingest import PcmIngest
+from .archive import Archive, Transcript
+from .config import ServerConfig
+from .errors import CloseCode, ErrorCode, JournalError, ProtocolError
+from .interfaces import Engine
+from .journal import Journal, StreamRow
+from .mailbox import Mailbox
+from .recording import Recording, decode_command
+from .stream import Holder, LiveStream, StreamJournal, hash_token, token_fits, where
+from .wire import Ready, Resume, Segment, Start
+
+__all__ = ["Streams"]
+
+logger = logging.getLogger(__name__)
+
+
+class Streams:
+    """All streams, by id.
+
+    Raises JournalError when the journal that ``config`` names cannot be used.
+    """
+
+    def __init__(
+        self, engine: Engine, config: ServerConfig, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._journal = Journal(Path(config.journal)) if config.journal else None
+        self._live: dict[str, LiveStream] = {}
+        # Streams of a daemon before this one that nobody has asked for yet.
+        self._dormant: dict[str, StreamRow] = {}
+        self._restoring: dict[str, asyncio.Task[LiveStream | None]] = {}
+        self._archive = Archive(self._journal, config, clock)
+        self._give_up: asyncio.TimerHandle | None = None
+        self._expiring: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        """Streams that are open, with a connection or without."""
+        return sum(not stream.finished for stream in self._live.values())
+
+    @property
+    def journaled(self) -> bool:
+        return self._journal is not None
+
+    # Connections
+
+    def open(self, start: Start, mailbox: Mailbox, holder: Holder) -> LiveStream:
+        """Open the stream that ``start`` asks for, and answer ``ready``."""
+        english_only = not self._engine.languages
+        config = self._config.stream_config(start, english_only=english_only)
+        stream_id, token = secrets.token_hex(8), secrets.token_urlsafe(24)
+        mailbox.keep = start.resume and self._config.resume_seconds > 0
+        stream = self._make(stream_id, hash_token(token), start, config, mailbox)
+        journal = self._journal if mailbox.keep else None
+        if journal is not None:
+            journal.open_stream(_row(stream, self._engine.model_name))
+        mailbox.put(
+            Ready(
+                session=stream_id,
+                model=self._engine.model_name,
+                language=config.language,
+                task=start.task,
+                encoding=start.encoding,
+                sample_rate=start.sample_rate,
+                channels=start.channels,
+                token=token,
+                resume_seconds=self._config.resume_seconds if mailbox.keep else 0.0,
+            ),
+        )
+        self._live[stream_id] = stream
+        stream.holder = holder
+        stream.run(self._engine)
+        logger.info(
+            "event=stream_opened stream=%s encoding=%s sample_rate=%d channels=%d",
+            *(stream_id, start.encoding, start.sample_rate, start.channels),
+        )
+        return stream
+
+    async def resume(self, resume: Resume, holder: Holder) -> LiveStream:
+        """Return the stream, taken from whoever held it; raises ProtocolError."""
+        stream = self._live.get(resume.session) or await self._restore(resume.session)
+        # A wrong token is answered as an unknown session: it gives nothing away.
+        if stream is None or not stream.knows(resume.token):
+            raise ProtocolError(
+                ErrorCode.UNKNOWN_SESSION,
+                "no session of this name and token can be resumed; it may have expired: start anew",
+            )
+        if stream.holder is not None:
+            await stream.holder.supersede()
+        if stream.expiry is not None:
+            stream.expiry.cancel()
+            stream.expiry = None
+        stream.holder = holder
+        logger.info("event=stream_resumed stream=%s", stream.id)
+        return stream
+
+    async def leave(self, stream: LiveStream, holder: Holder) -> None:
+        """The connection has ended; the stream is kept for a while if its client may come back."""
+        if stream.holder is not holder:
+            return  # another has taken over
+        stream.holder = None
+        if not stream.mailbox.keep:
+            await stream.abort()
+            self._live.pop(stream.id, None)
+        elif not stream.suspended:
+            self._expire_later(stream)
+
+    # Transcripts
+
+    def transcript(self, stream_id: str, token: str) -> list[Segment] | None:
+        """Return the segments so far, or None for an unknown session or a wrong token."""
+        found = self._find(stream_id, token)
+        if found is None:
+            return None
+        return [msgspec.msgpack.decode(body, type=Segment) for body in found.segments]
+
+    async def delete(self, stream_id: str, token: str) -> bool:
+        """Forget a session, ending it if it is open; False if there is none."""
+        if self._find(stream_id, token) is None:
+            return False
+        stream = self._live.pop(stream_id, None)
+        if stream is not None:
+            await stream.abort()
+            stream.mailbox.close(CloseCode.NORMAL, "deleted")
+            if stream.expiry is not None:
+                stream.expiry.cancel()
+        self._dormant.pop(stream_id, None)
+        self._archive.forget(stream_id)
+        return True
+
+    def _find(self, stream_id: str, token: str) -> Transcript | None:
+        stream = self._live.get(stream_id)
+        found = (
+            self._archive.find(stream_id)
+            if stream is None
+            else Transcript(token_hash=stream.token_hash, segments=stream.segments)
+        )
+        return found if found is not None and token_fits(token, found.token_hash) else None
+
+    # A daemon's beginning and end
+
+    def recover(self) -> None:
+        """Look up what an earlier daemon left open; its clients have ``resume_seconds`` to return.
+
+        Raises JournalError.
+        """
+        if self._journal is None:
+            return
+        self._archive.sweep_journal()
+        self._dormant = {row.id: row for row in self._journal.streams() if not row.done}
+        if self._dormant:
+            logger.info("event=streams_recovered streams=%d", len(self._dormant))
+            loop = asyncio.get_running_loop()
+            self._give_up = loop.call_later(self._config.resume_seconds, self._expire_dormant)
+
+    async def close(self) -> None:
+        """Stop everything; what the journal holds is for the next daemon."""
+        if self._give_up is not None:
+            self._give_up.cancel()
+        if self._expiring is not None:
+            self._expiring.cancel()
+        for stream in list(self._live.values()):
+            stream.suspended = True
+            if stream.expiry is not None:
+                stream.expiry.cancel()
+            await stream.abort()
+        if self._journal is not None:
+            await asyncio.to_thread(self._journal.close)
+
+    # Inside
+
+    def _make(
+        self,
+        stream_id: str,
+        token_hash: bytes,
+        start: Start,
+        config: StreamConfig,
+        mailbox: Mailbox,
+    ) -> LiveStream:
+        ingest = PcmIngest(start.encoding, start.sample_rate, start.channels)
+        journal = self._journal if mailbox.keep else None
+        return LiveStream(
+            stream_id=stream_id,
+            token_hash=token_hash,
+            start=start,
+            config=config,
+            recording=Recording(self._engine.new_session(config), ingest),
+            mailbox=mailbox,
+            journal=StreamJournal(journal, stream_id, mailbox),
+            on_end=self._on_end,
+        )
+
+    def _on_end(self, stream: LiveStream) -> None:
+        """The stream is finished, has failed, or was stopped."""
+        if stream.suspended or stream.id not in self._live:
+            return
+        if self._journal is not None and stream.journal.active:
+            self._journal.finish_stream(stream.id)
+        else:
+            self._archive.keep(stream.id, stream.token_hash, stream.segments)
+        if stream.holder is None and stream.expiry is None:
+            self._live.pop(stream.id, None)
+
+    def _expire_later(self, stream: LiveStream) -> None:
+        logger.info("event=stream_detached stream=%s", stream.id)
+        loop = asyncio.get_running_loop()
+        stream.expiry = loop.call_later(self._config.resume_seconds, self._expire, stream)
+
+    def _expire(self, stream: LiveStream) -> None:
+        """Nobody came back: what was received is completed, for whoever fetches the transcript."""
+        logger.info("event=stream_expired stream=%s", stream.id)
+        stream.expiry = None
+        stream.mailbox.give_up()
+        if stream.finished:
+            self._live.pop(stream.id, None)
+        else:
+            stream.finish()
+
+    def _expire_dormant(self) -> None:
+        self._expiring = asyncio.create_task(self._complete_dormant())
+
+    async def _complete_dormant(self) -> None:
+        for stream_id in list(self._dormant):
+            stream = await self._restore(stream_id)
+            if stream is not None and stream.holder is None:
+                self._expire(stream)
+
+    async def _restore(self, stream_id: str) -> LiveStream | None:
+        """Bring back a stream of an earlier daemon; None if it is not there or cannot be."""
+        if stream_id not in self._restoring:
+            row = self._dormant.pop(stream_id, None)
+            if row is None:
+                return None
+            self._restoring[stream_id] = asyncio.create_task(self._bring_back(row))
+        try:
+            return await asyncio.shield(self._restoring[stream_id])
+        finally:
+            self._restoring.pop(stream_id, None)
+
+    async def _bring_back(self, row: StreamRow) -> LiveStream | None:
+        try:
+            stream = await asyncio.to_thread(self._replay, row)
+        except JournalError as error:
+            logger.error("event=restore_failed stream=%s at=%s", row.id, where(error))
+            assert self._journal is not None
+            self._journal.finish_stream(row.id)
+            return None
+        self._live[row.id] = stream
+        stream.run(self._engine)
+        logger.info("event=stream_restored stream=%s", row.id)
+        return stream
+
+    def _replay(self, row: StreamRow) -> LiveStream:
+        """Runs in a thread: an hour of audio takes a moment."""
+        assert self._journal is not None
+        if row.model != self._engine.model_name:
+            raise JournalError(f"the stream was begun with the model {row.model}")
+        try:
+            start = msgspec.msgpack.decode(row.start, type=Start)
+            config = msgspec.msgpack.decode(row.config, type=StreamConfig)
+        except msgspec.DecodeError:
+            raise JournalError("the journal holds options that cannot be used") from None
+        mailbox = Mailbox()
+        mailbox.keep = True
+        stream = self._make(row.id, row.token_hash, start, config, mailbox)
+        for number, seq, body in self._journal.commands(row.id):
+            if number != stream.journal.number:
+                raise JournalError(f"command {stream.journal.number} is missing from the journal")
+            stream.replay(decode_command(body), seq)
+            stream.journal.number += 1
+        return stream
+
+
+def _row(stream: LiveStream, model: str) -> StreamRow:
+    return StreamRow(
+        id=stream.id,
+        token_hash=stream.token_hash,
+        model=model,
+        start=msgspec.msgpack.encode(stream.start),
+        config=msgspec.msgpack.encode(stream.config),
+        touched=0.0,
+        done=0,
+    )
