@@ -19,7 +19,7 @@ from ..streamer.jobs import DecodeJob, DecodeResult
 from .errors import JournalError
 from .interfaces import Session
 
-__all__ = ["Command", "Recording", "decode_command", "encode_command"]
+__all__ = ["Command", "Job", "Recording", "decode_command", "encode_command"]
 
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -48,17 +48,20 @@ class Finish(_Command, frozen=True, kw_only=True, tag="finish"):
 
 
 class Job(_Command, frozen=True, kw_only=True, tag="job"):
-    """A job went out, with so many samples of audio."""
+    """A job went out at ``now``, with so many samples of audio."""
 
     samples: int
+    now: float
 
 
 class Result(_Command, frozen=True, kw_only=True, tag="result"):
     result: DecodeResult
+    now: float
 
 
 class Failure(_Command, frozen=True, kw_only=True, tag="failure"):
     reason: str
+    now: float
 
 
 Command = Push | Flush | EndInput | Finish | Job | Result | Failure
@@ -105,6 +108,9 @@ class Recording:
         # The client has said that no more audio comes.
         self.ended = False
         self._finish_called = False
+        # The last time told to the session, and what makes the clock of this daemon go on from it.
+        self._last_now = 0.0
+        self._clock_offset: float | None = None
 
     @property
     def samples_in(self) -> int:
@@ -158,21 +164,24 @@ class Recording:
     def next_job(self, now: float) -> DecodeJob | None:
         """The job to run: the one that is out already, after a restart, or the session's next."""
         if self.job is None:
+            now = self._told(now)
             self.job = self._session.next_job(now)
             if self.job is not None:
-                self._record(Job(samples=len(self.job.audio)))
+                self._record(Job(samples=len(self.job.audio), now=now))
         return self.job
 
     def job_done(self, result: DecodeResult, now: float) -> list[Event]:
         self.job = None
+        now = self._told(now)
         events = self._session.job_done(result, now)
-        self._record(Result(result=result))
+        self._record(Result(result=result, now=now))
         return events
 
     def job_failed(self, reason: str, now: float) -> list[Event]:
         self.job = None
+        now = self._told(now)
         events = self._session.job_failed(reason, now)
-        self._record(Failure(reason=reason))
+        self._record(Failure(reason=reason, now=now))
         return events
 
     def replay(self, command: Command) -> list[Event]:
@@ -189,17 +198,26 @@ class Recording:
                 return self._feed(fed)[1]
             case Finish():
                 return self._finish()
-            case Job(samples=samples):
-                self.job = self._session.next_job(0.0)
+            case Job(samples=samples, now=now):
+                self._last_now = now
+                self.job = self._session.next_job(now)
                 if self.job is None or len(self.job.audio) != samples:
                     raise JournalError("the journal does not fit this version of the daemon")
                 return []
-            case Result(result=result):
+            case Result(result=result, now=now):
                 self.job = None
-                return self._session.job_done(result, 0.0)
-            case Failure(reason=reason):
+                self._last_now = now
+                return self._session.job_done(result, now)
+            case Failure(reason=reason, now=now):
                 self.job = None
-                return self._session.job_failed(reason, 0.0)
+                self._last_now = now
+                return self._session.job_failed(reason, now)
+
+    def _told(self, now: float) -> float:
+        """``now`` on the stream's own clock, which stands still while no daemon runs."""
+        if self._clock_offset is None:
+            self._clock_offset = self._last_now - now
+        return now + self._clock_offset
 
     def _take(self, data: bytes) -> None:
         if data:
