@@ -98,7 +98,8 @@ class CompiledDecoder(nn.Module):
         batch, length = positions.shape
         windows, _, size, _ = audio.k[0].shape
         lengths = np.full(windows, size) if audio.lengths is None else audio.lengths.numpy()
-        places = positions.reshape(-1).numpy()
+        # contiguous always: for another layout numba compiles anew, perhaps with other roundings
+        places = np.ascontiguousarray(positions.reshape(-1).numpy())
         keys, values = cache.k.numpy(), cache.v.numpy()  # [layer, B, H, C, d]
         nothing = np.empty((batch, 0, length, size), np.float32)
         scores: list[Floats] = []

@@ -43,8 +43,9 @@ def _running(padded: Any, work: Any, out: Any) -> None:
             low, high = _EXCHANGES[e, 0], _EXCHANGES[e, 1]
             for t in range(length):
                 a, b = work[low, t], work[high, t]
-                work[low, t] = a if a < b else b
-                work[high, t] = b if a < b else a
+                in_order = a < b or b != b  # NaN counts as the largest, as in torch
+                work[low, t] = a if in_order else b
+                work[high, t] = b if in_order else a
         for t in range(length):
             out[r, t] = work[3, t]
 

@@ -137,7 +137,7 @@ def off(a: Tensor, b: Tensor) -> float:
 @pytest.mark.parametrize("widths", [STEPS, [12], [4, 1, 1, 3, 3], [2, 10]])
 @torch.inference_mode()
 def test_logits_and_scores_are_those_of_the_same_weights(widths: list[int]) -> None:
-    """At most four tokens take the fused layers, more the wide way."""
+    """Few tokens at once take the fused layers, many the wide way."""
     plain, compiled = decoders()
     audio = audio_of([0])
     own = int(features()[1][0])  # positions

@@ -12,18 +12,21 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("length", [4, 5, 7, 100, 1500])
-@pytest.mark.parametrize("kind", ["any", "ties", "rising"])
+@pytest.mark.parametrize("kind", ["any", "ties", "rising", "with NaN"])
 def test_it_is_the_fourth_of_seven_sorted(length: int, kind: str) -> None:
     x = RNG.normal(size=(6, length)).astype(np.float32)
     if kind == "ties":
         x = np.round(x)
     elif kind == "rising":
         x = np.sort(x, axis=1)
+    elif kind == "with NaN":
+        x[RNG.random(x.shape) < 0.4] = np.nan  # sorted last
     given = x.copy()
     padded = np.pad(x, ((0, 0), (3, 3)), mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, 7, axis=1)
-    assert np.array_equal(median_of_seven(x), np.sort(windows, axis=-1)[..., 3])
-    assert np.array_equal(x, given)
+    expected = np.sort(windows, axis=-1)[..., 3]
+    assert np.array_equal(median_of_seven(x), expected, equal_nan=True)
+    assert np.array_equal(x, given, equal_nan=True)
 
 
 def test_every_order_of_seven_is_sorted_out() -> None:
