@@ -15,7 +15,7 @@ from .embed import DaemonOptions, daemon
 from .errors import ConnectionLost, SourceError, StreamError
 from .output import OutputFile, Transcript
 from .source import SAMPLE_RATE, AudioSource, Pacer
-from .stream import StreamConnection, connect, stream_url
+from .stream import RECONNECT_SECONDS, StreamConnection, connect, stream_url
 from .terminal import Screen, loading, open_screen
 
 __all__ = ["DRAIN_SECONDS", "PlayOptions", "Playback", "play"]
@@ -82,7 +82,9 @@ class Playback:
             try:
                 async with AsyncExitStack() as stack:
                     url = self._options.server or await self._daemon(stack)
-                    opened = connect(url, self._options.start)
+                    # our own daemon does not come back
+                    patience = RECONNECT_SECONDS if self._options.server else 0.0
+                    opened = connect(url, self._options.start, reconnect_seconds=patience)
                     await self._converse(await stack.enter_async_context(opened))
             except asyncio.CancelledError:
                 if self._signal is None:

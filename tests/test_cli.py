@@ -74,7 +74,7 @@ def test_captions_as_plain_lines(server: FakeServer, capsys: pytest.CaptureFixtu
     assert cli.main([*argv, "--language", "EN", "--prompt", "Kennedy"]) == 0
     assert capsys.readouterr() == (LINES, "")
     [peer] = server.peers
-    assert peer.received == [wire.Start(language="en", prompt="Kennedy"), wire.Eos()]
+    assert peer.received == [wire.Start(language="en", prompt="Kennedy", resume=True), wire.Eos()]
     assert len(peer.audio) == 2 * 11 * 16_000
 
 

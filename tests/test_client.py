@@ -41,7 +41,7 @@ def test_a_stream_in_each_subprotocol(subprotocol: str) -> None:
     assert server.paths == [wire.STREAM_PATH]
     assert server.peers[0].audio == pcm
     assert server.peers[0].received == [
-        wire.Start(language="en"),
+        wire.Start(language="en", resume=True),
         wire.Flush(id="f1"),
         wire.Eos(),
     ]

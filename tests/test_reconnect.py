@@ -1,0 +1,235 @@
+"""The client keeps a stream whole across dropped connections and killed daemons."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from whisper_stream.clients.backlog import Backlog
+from whisper_stream.clients.errors import ConnectionLost
+from whisper_stream.clients.stream import StreamConnection, connect
+from whisper_stream.server import wire
+
+from .server_rig import daemon, speech
+
+AUDIO = speech(20.0, seed=5)
+
+
+def words(messages: list[wire.ServerMessage]) -> list[wire.Word]:
+    return [word for m in messages if isinstance(m, wire.Commit) for word in m.words]
+
+
+class Cutter:
+    """A proxy that drops each of its first connections after so many bytes, in mid-frame."""
+
+    def __init__(self, port: int, limits: list[int]) -> None:
+        self.port = port
+        self.limits = limits
+        self.connections = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        left = [self.limits.pop(0) if self.limits else 1 << 60]
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.port)
+
+        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            while left[0] > 0 and (data := await source.read(8192)):
+                sink.write(data[: left[0]])
+                left[0] -= len(data)
+                await sink.drain()
+
+        pumps = [
+            asyncio.create_task(pump(reader, far_writer)),
+            asyncio.create_task(pump(far_reader, writer)),
+        ]
+        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        for end in (writer, far_writer):
+            end.transport.abort()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+@asynccontextmanager
+async def cutter(port: int, limits: list[int]) -> AsyncIterator[tuple[Cutter, str]]:
+    proxy = Cutter(port, limits)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    try:
+        yield proxy, f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+async def speak(stream: StreamConnection, audio: bytes, pause: float = 0.0) -> None:
+    for at in range(0, len(audio), 6_401):
+        await stream.send_audio(audio[at : at + 6_401])
+        await asyncio.sleep(pause)
+    await stream.flush("last")
+    await stream.eos()
+
+
+async def converse(url: str, audio: bytes = AUDIO, pause: float = 0.0) -> list[wire.ServerMessage]:
+    async with connect(url, wire.Start(language="en")) as stream:
+        incoming = aiter(stream)
+        messages = [await anext(incoming)]
+        speaking = asyncio.create_task(speak(stream, audio, pause))
+        messages += [message async for message in incoming]
+        await speaking
+        return messages
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cut_at_any_byte_nothing_is_lost_or_doubled(seed: int) -> None:
+    chance = random.Random(seed)
+    limits = [chance.randrange(3_000, 150_000) for _ in range(8)]
+
+    async def run(port: int) -> tuple[int, list[wire.ServerMessage]]:
+        async with cutter(port, limits) as (proxy, url):
+            return proxy.connections, await converse(url)
+
+    with daemon() as running:
+        expected = words(asyncio.run(converse(running.url)))
+        messages = asyncio.run(run(running.port))[1]
+    assert words(messages) == expected and len(expected) == 40
+    assert sum(isinstance(m, wire.Resumed) for m in messages) >= 3
+    flushed = [m for m in messages if isinstance(m, wire.Flushed)]
+    assert [m.id for m in flushed] == ["last"]
+    done = messages[-1]
+    assert isinstance(done, wire.Done) and done.samples == len(AUDIO) // 2
+
+
+def test_a_server_that_stays_away_is_given_up() -> None:
+    async def run(port: int) -> None:
+        async with cutter(port, [3_000]) as (proxy, url):
+            async with connect(url, wire.Start(), reconnect_seconds=0.2) as stream:
+                messages = aiter(stream)
+                assert isinstance(await anext(messages), wire.Ready)
+                proxy.port = 1  # nobody listens there
+                await stream.send_audio(AUDIO)  # kept, while there is hope
+                with pytest.raises(ConnectionLost, match="was lost before"):
+                    while True:
+                        await anext(messages)
+                with pytest.raises(ConnectionLost):
+                    await stream.send_audio(AUDIO)
+
+    with daemon() as running:
+        asyncio.run(run(running.port))
+
+
+def test_a_session_that_has_expired_is_lost() -> None:
+    async def run(port: int) -> None:
+        async with cutter(port, [40_000]) as (_, url), connect(url, wire.Start()) as stream:
+            incoming = aiter(stream)
+            await anext(incoming)
+            with pytest.raises(ConnectionLost, match="too long"):
+                await stream.send_audio(AUDIO)
+                async for _ in incoming:
+                    pass
+
+    with daemon(resume_seconds=0.001) as running:
+        asyncio.run(run(running.port))
+
+
+PROGRAM = (
+    "import sys; from tests.server_rig import ScriptedEngine; "
+    "from whisper_stream.server.main import main; "
+    "sys.exit(main(sys.argv[1:], lambda config: ScriptedEngine()))"
+)
+
+
+async def start(port: int, journal: Path) -> asyncio.subprocess.Process:
+    flags = ["--port", str(port), "--journal", str(journal), "--announce"]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PROGRAM, *flags),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parent.parent,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline()
+    return process
+
+
+def test_a_killed_daemon_goes_on_in_the_next(tmp_path: Path) -> None:
+    """``kill -9`` in mid-sentence, three times in one stream."""
+
+    async def run(port: int) -> list[wire.ServerMessage]:
+        process = await start(port, tmp_path / "journal")
+        async with connect(f"ws://127.0.0.1:{port}", wire.Start(language="en")) as stream:
+            speaking = asyncio.create_task(speak(stream, AUDIO, 0.01))
+            messages: list[wire.ServerMessage] = []
+            kills = [4, 12, 20]
+            async for message in stream:
+                messages.append(message)
+                if kills and len(words(messages)) >= kills[0]:
+                    kills.pop(0)
+                    process.send_signal(signal.SIGKILL)
+                    await process.wait()
+                    process = await start(port, tmp_path / "journal")
+            await speaking
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+        return messages
+
+    with daemon() as running:
+        port = running.port
+        expected = words(asyncio.run(converse(running.url)))
+    messages = asyncio.run(run(port))
+    assert words(messages) == expected
+    # the last words may have been on their way when the last daemon was killed
+    assert sum(isinstance(m, wire.Resumed) for m in messages) >= 2
+
+
+@given(st.data())
+def test_the_backlog_repeats_exactly_what_is_not_held(data: st.DataObject) -> None:
+    """Against a model: the server takes a prefix of all that was said, cut anywhere in audio."""
+    backlog, said = Backlog(), bytearray()
+    marks: list[tuple[int, str]] = []  # position in the audio, id
+    taken, controls = 0, 0
+    for step in range(data.draw(st.integers(1, 30))):
+        match data.draw(st.sampled_from(["audio", "flush", "send", "ack", "cut"])):
+            case "audio":
+                piece = data.draw(st.binary(max_size=9))
+                said += piece
+                backlog.add(wire.Audio(data=piece))
+            case "flush":
+                marks.append((len(said), str(step)))
+                backlog.add(wire.Flush(id=str(step)))
+            case "send" if not backlog.all_sent:
+                message = backlog.next()
+                backlog.sent()
+                if isinstance(message, wire.Audio):
+                    assert said[taken : taken + len(message.data)] == message.data
+                    taken += len(message.data)
+                else:
+                    assert message == wire.Flush(id=marks[controls][1])
+                    assert marks[controls][0] == taken
+                    controls += 1
+            case "ack":
+                backlog.held(taken, controls)
+            case "cut":
+                # of the last audio, some may not have arrived
+                floor = marks[controls - 1][0] if controls else 0
+                lost = data.draw(st.integers(0, min(3, taken - max(floor, taken - 3))))
+                taken -= lost if backlog.size >= len(said) - taken + lost else 0
+                backlog.rewind(taken, controls)
+    while not backlog.all_sent:
+        message = backlog.next()
+        backlog.sent()
+        if isinstance(message, wire.Audio):
+            assert said[taken : taken + len(message.data)] == message.data
+            taken += len(message.data)
+        else:
+            controls += 1
+    assert taken == len(said) and controls == len(marks)
+    backlog.held(taken, controls)
+    assert backlog.size == 0
