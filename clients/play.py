@@ -1,80 +1,75 @@
-"""Plays an audio file to a server as if it were live, and shows what comes back."""
+"""One source on its way through one stream: audio out, captions in, the transcript kept."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from pathlib import Path
+
+from rich.text import Text
 
 from ..server import wire
-from .embed import DaemonOptions, daemon
+from .embed import DaemonOptions
 from .errors import ConnectionLost, SourceError, StreamError
 from .output import OutputFile, Transcript
+<<<<<<< ours
 from .source import SAMPLE_RATE, AudioSource, Pacer
 from .stream import RECONNECT_SECONDS, StreamConnection, connect, stream_url
 from .terminal import Screen, loading, open_screen
+=======
+from .source import SAMPLE_RATE, Pacer, Source
+from .stream import StreamConnection
+from .terminal import Screen, open_screen
+>>>>>>> theirs
 
-__all__ = ["DRAIN_SECONDS", "PlayOptions", "Playback", "play"]
+__all__ = ["DRAIN_SECONDS", "PlayOptions", "Playback", "Track"]
 
 DRAIN_SECONDS = 10.0  # for the last words, after Ctrl-C
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_TICK_SECONDS = 0.2  # between updates of a meter
+_SAVE_SECONDS = 1.0  # between two writes of a growing transcript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayOptions:
-    """What to play, where to, and how to show it."""
+    """Where to play to, and how to show it."""
 
-    file: Path
     start: wire.Start = field(default_factory=wire.Start)
-    speed: float = 1.0  # times real time; 0: as fast as the server takes it
     server: str | None = None  # None: an embedded daemon
     daemon: DaemonOptions = field(default_factory=DaemonOptions)
     json: bool = False
-    output: Path | None = None
     color: bool = True
 
 
-def play(options: PlayOptions) -> int:
-    """Play a file and return the exit code: 0, 1 after an error, 130 or 143 after a signal.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """What to play.
 
-    Whatever can be wrong with the input is found before a daemon is started.
-
-    Raises:
-        ClientError: with its own exit code, for what ended the command.
+    ``speed`` is in times real time; 0: as fast as the server takes it; None: the source comes in
+    its own time. ``status`` is shown below live captions, again and again.
     """
-    source = AudioSource(options.file)
-    total = source.check()
-    output = OutputFile(options.output) if options.output is not None else None
-    if options.server is not None:
-        stream_url(options.server)
-    return asyncio.run(Playback(options, source, total, output).run())
+
+    source: Source
+    total: float | None = None  # seconds, None if unknown
+    output: OutputFile | None = None
+    speed: float | None = 1.0
+    status: Callable[[], Text] | None = None
 
 
 class Playback:
-    """One file on its way through one stream."""
+    """One track on its way through one stream. ``failed``: something is missing or went wrong."""
 
-    def __init__(
-        self,
-        options: PlayOptions,
-        source: AudioSource,
-        total: float | None,
-        output: OutputFile | None,
-    ) -> None:
+    def __init__(self, options: PlayOptions, track: Track, stop: asyncio.Event) -> None:
+        """Once ``stop`` is set no more audio is sent."""
         self._options = options
-        self._source = source
-        self._total = total  # seconds, None if unknown
-        self._output = output
+        self._track = track
+        self._stop = stop
         self._transcript = Transcript()
-        self._stop = asyncio.Event()  # no more audio shall be sent
-        self._signal: int | None = None  # the first one received
         self._limit: asyncio.Timeout | None = None  # set while messages are received
         self._source_error: SourceError | None = None
-        self._failed = False
         self._sent_all = False  # the whole recording went out
+<<<<<<< ours
 
     async def run(self) -> int:
         """Play to the end, or until a signal; see :func:`play`."""
@@ -102,13 +97,35 @@ class Playback:
         options = self._options
         screen = open_screen(
             json=options.json, paced=options.speed > 0, color=options.color, total=self._total
+=======
+        self._saved = -_SAVE_SECONDS
+        self.failed = False
+        self.screen: Screen | None = None
+
+    def drain(self) -> bool:
+        """Wait no longer than DRAIN_SECONDS for the last words; False if none are awaited."""
+        if self._limit is None:
+            return False
+        self._limit.reschedule(asyncio.get_running_loop().time() + DRAIN_SECONDS)
+        return True
+
+    async def converse(self, stream: StreamConnection) -> None:
+        """Send and receive until the server is done; leave screen and file as they shall stay."""
+        options, track = self._options, self._track
+        self.screen = screen = open_screen(
+            json=options.json,
+            paced=track.speed != 0,
+            color=options.color,
+            total=track.total,
+            status=track.status,
+>>>>>>> theirs
         )
         finished = False
         try:
             await self._exchange(stream, screen)
             finished = True
         except StreamError as error:
-            if self._signal is None:
+            if not self._stop.is_set():
                 raise
             screen.renderer.notice(_warning(str(error)))
         finally:
@@ -116,18 +133,20 @@ class Playback:
                 screen.bar.close()
             screen.renderer.close(self._transcript)
             segments = self._transcript.complete()
-            if self._output is not None and (segments or finished):
-                self._output.write(segments)
+            if track.output is not None and (segments or finished):
+                track.output.write(segments)
 
     async def _exchange(self, stream: StreamConnection, screen: Screen) -> None:
-        """Send and receive until the server is done."""
         try:
             async with asyncio.TaskGroup() as group:
-                sender = group.create_task(self._send(stream))
+                others = [group.create_task(self._send(stream))]
+                if self._track.status is not None:
+                    others.append(group.create_task(_tick(screen)))
                 async with asyncio.timeout(None) as self._limit:
                     async for message in stream:
                         self._take(message, screen)
-                sender.cancel()
+                for other in others:
+                    other.cancel()
         except ExceptionGroup as group:
             problem = group.exceptions[0]
             if isinstance(problem, TimeoutError):
@@ -138,29 +157,43 @@ class Playback:
             raise problem from None
         finally:
             self._limit = None
-        if damaged := self._source.damaged_packets:
-            text = f"{self._source.path}: {damaged} damaged packets were left out"
+        if damaged := self._track.source.damaged_packets:
+            text = f"{self._track.source.name}: {damaged} damaged packets were left out"
             screen.renderer.notice(_warning(text))
         if self._source_error is not None:
             raise self._source_error
 
     async def _send(self, stream: StreamConnection) -> None:
-        pacer = Pacer(self._options.speed)
+        pacer = Pacer(self._track.speed or 0)
         sent = 0  # samples
         # The receiver reports a lost connection, with all that arrived before it was lost.
         with contextlib.suppress(ConnectionLost):
             try:
-                async with aclosing(self._source.stream()) as chunks:
-                    async for chunk in chunks:
+                async with aclosing(self._track.source.stream()) as chunks:
+                    while (chunk := await self._next(chunks)) is not None:
                         sent += len(chunk) // 2
                         if await self._stopped_within(pacer.delay(sent)):
                             break
                         await stream.send_audio(chunk)
                     else:
-                        self._sent_all = True
+                        self._sent_all = not self._stop.is_set()
             except SourceError as error:
                 self._source_error = error  # after the words of what could be read
             await stream.eos()
+
+    async def _next(self, chunks: AsyncGenerator[bytes, None]) -> bytes | None:
+        """The next piece; None at the end, or once nothing more shall be sent."""
+        stopping = asyncio.ensure_future(self._stop.wait())
+        following = asyncio.ensure_future(anext(chunks, None))
+        try:
+            await asyncio.wait({stopping, following}, return_when=asyncio.FIRST_COMPLETED)
+            return following.result() if following.done() else None
+        finally:
+            stopping.cancel()
+            if not following.done():
+                following.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await following
 
     async def _stopped_within(self, seconds: float) -> bool:
         if seconds > 0:
@@ -173,6 +206,8 @@ class Playback:
         self._transcript.add(message)
         screen.renderer.show(message, self._transcript)
         match message:
+            case wire.Segment():
+                self._save()
             case wire.Ack() if screen.bar is not None:
                 screen.bar.advance(message.samples / SAMPLE_RATE)
             case wire.Warning():
@@ -180,39 +215,28 @@ class Playback:
             case wire.Gap():
                 span = f"{message.start:.2f} s to {message.end:.2f} s"
                 text = f"nothing was transcribed from {span}: {message.reason}"
-                self._failed = True
+                self.failed = True
                 screen.renderer.notice(_warning(text))
             case wire.Done() if not (self._sent_all or self._stop.is_set() or self._source_error):
-                self._failed = True
+                self.failed = True
                 text = "the server stopped before the whole recording was sent"
                 screen.renderer.notice(_warning(text))
             case wire.Error(fatal=False):
-                self._failed = True
+                self.failed = True
                 screen.renderer.notice(f"whisper-stream: error: {message.message}")
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """The first signal ends the audio and waits for the last words; a second one gives up."""
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        assert task is not None
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, number, task)
-        try:
-            yield
-        finally:
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
+    def _save(self) -> None:
+        """Write what is closed so far: whatever ends this process, the file holds it."""
+        now = asyncio.get_running_loop().time()
+        if self._track.output is not None and now - self._saved >= _SAVE_SECONDS:
+            self._saved = now
+            self._track.output.write(self._transcript.complete())
 
-    def _on_signal(self, number: int, task: asyncio.Task[int]) -> None:
-        first = self._signal is None
-        if first:
-            self._signal = number
-        if first and self._limit is not None:
-            self._stop.set()
-            self._limit.reschedule(asyncio.get_running_loop().time() + DRAIN_SECONDS)
-        else:
-            task.cancel()
+
+async def _tick(screen: Screen) -> None:
+    while True:
+        await asyncio.sleep(_TICK_SECONDS)
+        screen.renderer.tick()
 
 
 def _warning(text: str) -> str:

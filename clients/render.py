@@ -40,6 +40,9 @@ class Renderer(Protocol):
     def notice(self, text: str) -> None:
         """Print one line about the stream, beside its captions."""
 
+    def tick(self) -> None:
+        """Time has passed: a meter may move."""
+
     def close(self, transcript: Transcript) -> None:
         """Leave the screen as it shall stay, with the committed words that no segment closed."""
 
@@ -57,6 +60,9 @@ class JsonRenderer:
 
     def notice(self, text: str) -> None:
         self._notice(text)
+
+    def tick(self) -> None:
+        pass
 
     def close(self, transcript: Transcript) -> None:
         pass
@@ -76,6 +82,9 @@ class PlainRenderer:
     def notice(self, text: str) -> None:
         self._notice(text)
 
+    def tick(self) -> None:
+        pass
+
     def close(self, transcript: Transcript) -> None:
         if (rest := transcript.unclosed()) is not None:
             self._line(_plain(rest))
@@ -88,8 +97,17 @@ class LiveRenderer:
     dim and replaced whole.
     """
 
-    def __init__(self, console: Console, notice: Printer | None = None) -> None:
+    def __init__(
+        self,
+        console: Console,
+        notice: Printer | None = None,
+        status: Callable[[], Text] | None = None,
+    ) -> None:
+        """``status`` gives a line for below the captions, such as a level meter."""
         self._console = console
+        self._status = status
+        self._captions = Text()
+        self._language = ""
         self._notice = notice if notice is not None else self._print_notice
         self._live = Live(
             console=console,
@@ -105,21 +123,36 @@ class LiveRenderer:
         match message:
             case wire.Lag():
                 self._lag = message.behind
+            case wire.Language():
+                self._language = message.language
             case wire.Partial() | wire.Commit():
-                self._live.update(_Bottom(self._open(transcript)), refresh=True)
+                self._captions = self._open(transcript)
+                self._draw(refresh=True)
                 self._lag = 0.0
             case wire.Segment():
-                self._live.update(_Bottom(self._open(transcript)))
+                self._captions = self._open(transcript)
+                self._draw(refresh=False)
                 self._console.print(_caption(message.start, message.text))
 
     def notice(self, text: str) -> None:
         self._notice(text)
+
+    def tick(self) -> None:
+        if self._status is not None:
+            self._draw(refresh=True)
 
     def close(self, transcript: Transcript) -> None:
         self._live.update(Text())
         self._live.stop()
         if (rest := transcript.unclosed()) is not None:
             self._console.print(_caption(rest.start, rest.text))
+
+    def _draw(self, *, refresh: bool) -> None:
+        status = None
+        if self._status is not None:
+            language = f"  {self._language}" if self._language else ""
+            status = Text.assemble(self._status(), (language, "cyan"))
+        self._live.update(_Bottom(self._captions, status), refresh=refresh)
 
     def _open(self, transcript: Transcript) -> Text:
         words = (*transcript.open_words, *transcript.tail)
@@ -168,14 +201,20 @@ class ProgressBar:
 
 
 class _Bottom:
-    """The last lines of a text, as many as the terminal has room for."""
+    """The last lines of a text, as many as the terminal has room for, and a line of status."""
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: Text, status: Text | None = None) -> None:
         self.text = text
+        self.status = status
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        lines = self.text.wrap(console, options.max_width)
-        yield Text("\n").join(lines[-max(1, options.size.height - 1) :])
+        room = options.size.height - (2 if self.status is not None else 1)
+        lines = list(self.text.wrap(console, options.max_width) if self.text else [])
+        lines = lines[-max(1, room) :]
+        if self.status is not None:
+            self.status.truncate(options.max_width - 1, overflow="ellipsis")
+            lines.append(self.status)
+        yield Text("\n").join(lines)
 
 
 def clock(seconds: float) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import av
 from av.audio.frame import AudioFrame
@@ -19,12 +20,25 @@ from av.container import InputContainer
 
 from .errors import SourceError
 
-__all__ = ["CHUNK_SAMPLES", "SAMPLE_RATE", "AudioSource", "Pacer"]
+__all__ = ["CHUNK_SAMPLES", "SAMPLE_RATE", "AudioSource", "Pacer", "Source", "reason_of"]
 
 SAMPLE_RATE = 16_000
 CHUNK_SAMPLES = SAMPLE_RATE // 10  # 100 ms, as a live microphone would send it
 _CONTROL_BYTES = frozenset(range(32)) - frozenset(b"\t\n\f\r\x1b")  # in no text
 _CHUNKS_PER_TURN = 10  # chunks decoded in one visit to the thread
+
+
+class Source(Protocol):
+    """Where audio comes from.
+
+    ``name`` is for messages; ``damaged_packets`` counts what the latest pass left out.
+    """
+
+    name: str
+    damaged_packets: int
+
+    def stream(self) -> AsyncGenerator[bytes, None]:
+        """Yield s16le mono at 16 kHz in pieces of about 100 ms; raises SourceError."""
 
 
 class AudioSource:
@@ -33,8 +47,9 @@ class AudioSource:
     ``damaged_packets`` counts packets of the latest pass that were left out as undecodable.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         self.path = path
+        self.name = str(path)
         self.damaged_packets = 0
 
     def check(self) -> float | None:
@@ -50,7 +65,7 @@ class AudioSource:
         with self._open() as container:
             stream = self._audio_stream(container)
             if not any(frame.samples for frame in self._frames(container, stream)):
-                raise SourceError(f"{self.path}: the file holds no audio samples; nothing to play")
+                raise SourceError(f"{self.name}: the file holds no audio samples; nothing to play")
             if stream.duration is not None and stream.time_base is not None:
                 return float(stream.duration * stream.time_base)
             return container.duration / av.time_base if container.duration else None
@@ -75,43 +90,46 @@ class AudioSource:
     async def stream(self, samples: int = CHUNK_SAMPLES) -> AsyncGenerator[bytes, None]:
         """The same as :meth:`chunks`, decoded in a thread so that the event loop goes on."""
         chunks = self.chunks(samples)
-        while turn := await asyncio.to_thread(_take, chunks, _CHUNKS_PER_TURN):
+        while turn := await asyncio.to_thread(_take, chunks, self._pieces_per_turn()):
             for chunk in turn:
                 yield chunk
+
+    def _pieces_per_turn(self) -> int:
+        return _CHUNKS_PER_TURN
 
     def _check_file(self) -> None:
         try:
             info = os.stat(self.path)
         except FileNotFoundError:
-            raise SourceError(f"{self.path}: no such file; check the path") from None
+            raise SourceError(f"{self.name}: no such file; check the path") from None
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-            raise SourceError(f"{self.path}: cannot be opened: {_reason(error)}") from None
+            raise SourceError(f"{self.name}: cannot be opened: {reason_of(error)}") from None
         if stat.S_ISDIR(info.st_mode):
-            raise SourceError(f"{self.path}: is a directory; name an audio file in it")
+            raise SourceError(f"{self.name}: is a directory; name an audio file in it")
         if not stat.S_ISREG(info.st_mode):
-            raise SourceError(f"{self.path}: is not a regular file; save the audio to a file first")
+            raise SourceError(f"{self.name}: is not a regular file; save the audio to a file first")
         if info.st_size == 0:
-            raise SourceError(f"{self.path}: the file is empty; nothing to play")
+            raise SourceError(f"{self.name}: the file is empty; nothing to play")
         try:
-            with self.path.open("rb") as file:
+            with open(self.path, "rb") as file:
                 head = file.read(4096)
         except OSError as error:
-            raise SourceError(f"{self.path}: cannot be read: {_reason(error)}") from None
+            raise SourceError(f"{self.name}: cannot be read: {reason_of(error)}") from None
         # FFmpeg's guess takes some texts for headerless AMR. Audio always has control bytes.
         if not _CONTROL_BYTES.intersection(head):
-            raise SourceError(f"{self.path}: is a text, not audio that can be decoded")
+            raise SourceError(f"{self.name}: is a text, not audio that can be decoded")
 
     def _open(self) -> InputContainer:
         try:
             # With "file:" a name such as "http:x.wav" stays the name of a file.
             return av.open(f"file:{self.path}", mode="r", metadata_errors="replace")
         except (av.error.FFmpegError, OSError, ValueError) as error:
-            reason = f"is not audio that can be decoded ({_reason(error)})"
-            raise SourceError(f"{self.path}: {reason}") from None
+            reason = f"is not audio that can be decoded ({reason_of(error)})"
+            raise SourceError(f"{self.name}: {reason}") from None
 
     def _audio_stream(self, container: InputContainer) -> AudioStream:
         if not container.streams.audio:
-            raise SourceError(f"{self.path}: has no audio track; name a file with sound")
+            raise SourceError(f"{self.name}: has no audio track; name a file with sound")
         return container.streams.audio[0]
 
     def _frames(self, container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:
@@ -122,7 +140,7 @@ class AudioSource:
             try:
                 packet = next(packets, None)
             except (av.error.FFmpegError, OSError) as error:
-                raise SourceError(f"{self.path}: reading failed: {_reason(error)}") from None
+                raise SourceError(f"{self.name}: reading failed: {reason_of(error)}") from None
             if packet is None:
                 return
             try:
@@ -171,7 +189,8 @@ def _take(chunks: Iterator[bytes], count: int) -> list[bytes]:
     return list(itertools.islice(chunks, count))
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """What FFmpeg or the system says, without number and name."""
     strerror = getattr(error, "strerror", None)
     return str(strerror or error).lower()
 

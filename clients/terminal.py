@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import TextIOWrapper
 
 from rich.console import Console
+from rich.text import Text
 
 from .render import JsonRenderer, LiveRenderer, PlainRenderer, ProgressBar, Renderer, clean
 
@@ -23,22 +25,35 @@ class Screen:
     bar: ProgressBar | None = None
 
 
-def open_screen(*, json: bool, paced: bool, color: bool, total: float | None) -> Screen:
-    """Choose by what stdout and stderr are. ``total`` is the length of the audio in seconds."""
+def open_screen(
+    *,
+    json: bool,
+    paced: bool,
+    color: bool,
+    total: float | None,
+    status: Callable[[], Text] | None = None,
+) -> Screen:
+    """Choose by what stdout and stderr are.
+
+    Args:
+        total: the length of the audio in seconds.
+        status: gives a line for below live captions.
+    """
     stdout = Console(no_color=True if not color else None, highlight=False)
     stderr = _stderr(color)
     captions_on_terminal = _drawable(stdout) and not json
     if captions_on_terminal and paced:
-        return Screen(renderer=LiveRenderer(stdout, None if _drawable(stderr) else print_notice))
+        notice = None if _drawable(stderr) else print_notice
+        return Screen(renderer=LiveRenderer(stdout, notice, status))
     bar = None
     if not paced and _drawable(stderr):
         # On one terminal, captions and the bar must be drawn by one console.
         bar = ProgressBar(stdout if captions_on_terminal else stderr, total)
-    notice = bar.print if bar is not None else print_notice
+    shown = bar.print if bar is not None else print_notice
     if json:
-        return Screen(renderer=JsonRenderer(sys.stdout.buffer, notice), bar=bar)
+        return Screen(renderer=JsonRenderer(sys.stdout.buffer, shown), bar=bar)
     line = bar.print if bar is not None and captions_on_terminal else _print_line
-    return Screen(renderer=PlainRenderer(line, notice), bar=bar)
+    return Screen(renderer=PlainRenderer(line, shown), bar=bar)
 
 
 def loading(text: str, *, color: bool) -> AbstractContextManager[object]:

@@ -1,0 +1,97 @@
+"""The flags that several commands share, and what they ask for. Standard library only."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING, NoReturn
+
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    from .play import PlayOptions
+
+__all__ = ["Parser", "add_shared_flags", "play_options"]
+
+PROGRAM = "whisper-stream"
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UsageError instead of printing usage and leaving: one clear line is enough."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see `{self.prog} --help`")
+
+
+def add_shared_flags(parser: argparse.ArgumentParser, *, device_flag: str = "--device") -> None:
+    """Flags of the stream, of what is shown, and of the embedded daemon."""
+    add = parser.add_argument
+    add("--language", type=_language, metavar="CODE", help="such as en or de (default: detected)")
+    add(
+        "--task",
+        choices=("transcribe", "translate"),
+        default="transcribe",
+        help="translate: into English (default: transcribe)",
+    )
+    add("--prompt", default="", metavar="TEXT", help="context or vocabulary to expect")
+    add("--json", action="store_true", help="print every message of the server as a JSON line")
+    add("--output", metavar="FILE", help="write the transcript as .srt, .vtt, .txt or .json")
+    add("--no-color", dest="color", action="store_false", help="captions without colors")
+    add("--server", metavar="URL", help="use the daemon at ws://host:port, not an embedded one")
+    daemon = parser.add_argument_group("options of the embedded daemon")
+    add = daemon.add_argument
+    add("--model", metavar="NAME", help="a model's name or path (default: tiny.en)")
+    add(
+        device_flag,
+        dest="model_device",
+        metavar="NAME",
+        help="where the model runs, such as cpu or cuda",
+    )
+    add("--compute-type", metavar="TYPE", help="the precision of its numbers, such as float32")
+    add("--threads", type=_threads, metavar="N", help="processor threads of the model")
+
+
+def play_options(parsed: argparse.Namespace, *, device_flag: str = "--device") -> PlayOptions:
+    """What the shared flags ask for.
+
+    Raises:
+        UsageError: a flag of the embedded daemon, where there is none.
+    """
+    from ..server.wire import Start
+    from .embed import DaemonOptions
+    from .play import PlayOptions
+
+    if parsed.server is not None:
+        for name, flag in (
+            ("model", "--model"),
+            ("model_device", device_flag),
+            ("compute_type", "--compute-type"),
+            ("threads", "--threads"),
+        ):
+            if getattr(parsed, name) is not None:
+                raise UsageError(f"{flag} is for an embedded daemon; leave it out with --server")
+    return PlayOptions(
+        start=Start(language=parsed.language, task=parsed.task, prompt=parsed.prompt),
+        server=parsed.server,
+        daemon=DaemonOptions(
+            model=parsed.model or "tiny.en",
+            device=parsed.model_device,
+            compute_type=parsed.compute_type,
+            threads=parsed.threads,
+        ),
+        json=parsed.json,
+        color=parsed.color,
+    )
+
+
+def _language(text: str) -> str:
+    code = text.strip().lower()
+    if not re.fullmatch(r"[a-z]{2,3}", code):
+        raise argparse.ArgumentTypeError(f"{text!r} is no language code such as en or de")
+    return code
+
+
+def _threads(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
+    return int(text)
