@@ -14,15 +14,9 @@ from ..server import wire
 from .embed import DaemonOptions
 from .errors import ConnectionLost, SourceError, StreamError
 from .output import OutputFile, Transcript
-<<<<<<< ours
-from .source import SAMPLE_RATE, AudioSource, Pacer
-from .stream import RECONNECT_SECONDS, StreamConnection, connect, stream_url
-from .terminal import Screen, loading, open_screen
-=======
 from .source import SAMPLE_RATE, Pacer, Source
 from .stream import StreamConnection
 from .terminal import Screen, open_screen
->>>>>>> theirs
 
 __all__ = ["DRAIN_SECONDS", "PlayOptions", "Playback", "Track"]
 
@@ -69,35 +63,6 @@ class Playback:
         self._limit: asyncio.Timeout | None = None  # set while messages are received
         self._source_error: SourceError | None = None
         self._sent_all = False  # the whole recording went out
-<<<<<<< ours
-
-    async def run(self) -> int:
-        """Play to the end, or until a signal; see :func:`play`."""
-        with self._signals():
-            try:
-                async with AsyncExitStack() as stack:
-                    url = self._options.server or await self._daemon(stack)
-                    # our own daemon does not come back
-                    patience = RECONNECT_SECONDS if self._options.server else 0.0
-                    opened = connect(url, self._options.start, reconnect_seconds=patience)
-                    await self._converse(await stack.enter_async_context(opened))
-            except asyncio.CancelledError:
-                if self._signal is None:
-                    raise
-        if self._signal is not None:
-            return 128 + self._signal
-        return 1 if self._failed else 0
-
-    async def _daemon(self, stack: AsyncExitStack) -> str:
-        options = self._options
-        with loading(f"loading {options.daemon.model}…", color=options.color):
-            return await stack.enter_async_context(daemon(options.daemon))
-
-    async def _converse(self, stream: StreamConnection) -> None:
-        options = self._options
-        screen = open_screen(
-            json=options.json, paced=options.speed > 0, color=options.color, total=self._total
-=======
         self._saved = -_SAVE_SECONDS
         self.failed = False
         self.screen: Screen | None = None
@@ -118,7 +83,6 @@ class Playback:
             color=options.color,
             total=track.total,
             status=track.status,
->>>>>>> theirs
         )
         finished = False
         try:

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 from .embed import daemon
 from .play import Playback, PlayOptions, Track
-from .stream import connect, stream_url
+from .stream import RECONNECT_SECONDS, connect, stream_url
 from .terminal import loading, print_notice
 
 __all__ = ["play"]
@@ -62,7 +62,9 @@ class _Player:
     async def _play(self, url: str, track: Track) -> bool:
         if len(self._tracks) > 1 and not self._options.json:
             print_notice(f"{track.source.name}:")
-        async with connect(url, self._options.start) as stream:
+        # Our own daemon does not come back.
+        patience = RECONNECT_SECONDS if self._options.server else 0.0
+        async with connect(url, self._options.start, reconnect_seconds=patience) as stream:
             self._playback = Playback(self._options, track, self._stop)
             await self._playback.converse(stream)
             return self._playback.failed
