@@ -15,7 +15,14 @@ from torch import Tensor
 
 from .triton_fallback import try_kernel
 
-__all__ = ["MEDIAN_WIDTH", "SECONDS_PER_FRAME", "alignment_cost", "median_filter", "token_times"]
+__all__ = [
+    "MEDIAN_WIDTH",
+    "SECONDS_PER_FRAME",
+    "alignment_cost",
+    "attended_times",
+    "median_filter",
+    "token_times",
+]
 
 MEDIAN_WIDTH = 7  # encoder frames
 SECONDS_PER_FRAME = 0.02  # of encoder output
@@ -59,6 +66,13 @@ def alignment_cost(
     std, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
     weights = (weights - mean) / std
     return -median_filter(weights, width).mean(dim=0)[skip:]
+
+
+def attended_times(scores: Tensor) -> NDArray[np.float64]:
+    """Where each token's heads together look most: ``scores`` [heads, tokens, S] -> seconds [tokens]."""
+    weights = scores.float().softmax(dim=-1).mean(dim=0)  # [tokens, S]
+    seconds: NDArray[np.float64] = weights.argmax(dim=-1).cpu().double().numpy() * SECONDS_PER_FRAME
+    return seconds
 
 
 def token_times(cost: Tensor) -> NDArray[np.float64]:

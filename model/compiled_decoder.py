@@ -25,7 +25,7 @@ from .whisper import TextDecoder
 
 __all__ = ["CompiledDecoder"]
 
-_FEW = 4  # rows up to which a fused layer is faster than its parts
+_FEW = 8  # rows up to which a fused layer is faster than its parts
 
 
 class CompiledDecoder(nn.Module):

@@ -98,20 +98,23 @@ def decode_greedy(
     at = accepted + 1  # where in the draft we would be, were it right again
     # a draft confirms several tokens at once: a loop ends where it would have without
     loop = _loop_end(tokens, 1, max_tokens)
-    while loop is None and tokens and tokens[-1] != rules.eot and len(tokens) < max_tokens:
-        ahead = _resume(draft, at, tokens[-1])
-        proposal = (
-            draft[ahead : ahead + min(_LOOKAHEAD, max_tokens - len(tokens) - 1)] if ahead else []
-        )
-        base = len(initial) + len(tokens) - 1
-        logits = model.decoder.logits(run.forward([tokens[-1], *proposal], base)[0])
-        choice = _choose(logits, rules, temperature, generator)
-        same = _agreement(choice.tokens, proposal)
-        run.keep(same + 1)
-        tokens += choice.tokens[: same + 1]
-        logprobs += choice.logprobs[: same + 1]
-        at = (ahead if ahead else at) + same + 1
-        loop = _loop_end(tokens, len(tokens) - same, max_tokens)
+    with model.decoder.stepping():
+        while loop is None and tokens and tokens[-1] != rules.eot and len(tokens) < max_tokens:
+            ahead = _resume(draft, at, tokens[-1])
+            proposal = (
+                draft[ahead : ahead + min(_LOOKAHEAD, max_tokens - len(tokens) - 1)]
+                if ahead
+                else []
+            )
+            base = len(initial) + len(tokens) - 1
+            logits = model.decoder.logits(run.forward([tokens[-1], *proposal], base)[0])
+            choice = _choose(logits, rules, temperature, generator)
+            same = _agreement(choice.tokens, proposal)
+            run.keep(same + 1)
+            tokens += choice.tokens[: same + 1]
+            logprobs += choice.logprobs[: same + 1]
+            at = (ahead if ahead else at) + same + 1
+            loop = _loop_end(tokens, len(tokens) - same, max_tokens)
     if loop is not None:
         run.drop(len(tokens) - loop)
         del tokens[loop:], logprobs[loop:]

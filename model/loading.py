@@ -10,6 +10,7 @@ from torch import Tensor
 from .compute import prepare_for_cpu, resolve_compute_type
 from .errors import ModelError, WeightsError
 from .locate import fetch, locate
+from .memory import release_freed
 from .weights import Checkpoint, read_checkpoint
 from .whisper import TextDecoder, Whisper
 
@@ -34,7 +35,10 @@ def load_model(
     chosen = resolve_compute_type(compute_type, target)
     source = locate(str(name_or_path), download_root=download_root)
     checkpoint = read_checkpoint(fetch(source), name=source.name)
-    return build_model(checkpoint, name=source.name, device=target, compute_type=chosen)
+    model = build_model(checkpoint, name=source.name, device=target, compute_type=chosen)
+    del checkpoint
+    release_freed()
+    return model
 
 
 def pick_device(device: str | torch.device | None) -> torch.device:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
 
-from ..model.align import alignment_cost, token_times
+from ..model.align import alignment_cost, attended_times, token_times
+from ..model.beam import beam_search, judge
 from ..model.cache import CrossCache
 from ..model.compression import compression_ratio
 from ..model.greedy import GreedyOutput, GreedyRules, decode_greedy
@@ -33,6 +34,7 @@ class BackendConfig:
     tokens_per_second: float = 14.0  # of audio; more is a runaway
     update_context: ContextMode = "trimmed"
     final_context: ContextMode = "full"
+    final_beams: int = 5  # of the first try of a final decode; 1: greedy
     seed: int = 0  # of sampling at temperatures above 0
 
 
@@ -70,6 +72,8 @@ class WhisperBackend:
         audio, frames = self._encoder(job.audio, context)
         encoded = time.perf_counter()
         language, probability = self._language(job, audio)
+        if job.language is not None and language != job.language:
+            job = replace(job, prompt=(), draft=())  # both are in the language of before
         tokenizer = self._tokenizer_for(language, job.task)
         attempt = self._attempt_ladder(job, audio, tokenizer)
         decoded = time.perf_counter()
@@ -83,6 +87,7 @@ class WhisperBackend:
             no_speech_prob=attempt.output.no_speech_prob,
             compression_ratio=attempt.compression_ratio,
             temperature=attempt.temperature,
+            looped=attempt.output.looped,
             accepted_draft=attempt.output.accepted,
             steps=attempt.output.passes,
             timings={
@@ -104,6 +109,8 @@ class WhisperBackend:
             attempts.append(self._attempt(job, audio, tokenizer, temperature))
             if not self._failed(attempts[-1]):
                 return attempts[-1]
+            if self._repeats(attempts[-1]):
+                job = replace(job, prompt=())  # what a loop often feeds on
         steady = [attempt for attempt in attempts if not self._repeats(attempt)]
         return max(steady or attempts, key=lambda attempt: attempt.avg_logprob)
 
@@ -127,6 +134,10 @@ class WhisperBackend:
         prompt = (tokenizer.sot_prev, *job.prompt) if job.prompt else ()
         initial = (*prompt, *sot, *job.prefix)
         seconds = len(job.audio) / SAMPLE_RATE
+        limit = max(0, 12 + round(seconds * self.config.tokens_per_second) - len(job.prefix))
+        if job.final and temperature == 0.0 and self.config.final_beams > 1:
+            output = self._beam(job, audio, initial, len(prompt), limit)
+            return self._judged(job, output, tokenizer, temperature)
         output = decode_greedy(
             self.model,
             audio,
@@ -134,14 +145,33 @@ class WhisperBackend:
             self._rules,
             sot_index=len(prompt),
             draft=job.draft,
-            max_tokens=max(
-                0, 12 + round(seconds * self.config.tokens_per_second) - len(job.prefix)
-            ),
+            max_tokens=limit,
             allow_empty=bool(job.prefix),
             temperature=temperature,
             generator=self._generator.manual_seed(self.config.seed),
             cache=self._cache,
         )
+        return self._judged(job, output, tokenizer, temperature)
+
+    def _beam(
+        self, job: DecodeJob, audio: CrossCache, initial: tuple[int, ...], sot: int, limit: int
+    ) -> GreedyOutput:
+        tokens = beam_search(
+            self.model,
+            audio,
+            initial,
+            self._rules,
+            beam_size=self.config.final_beams,
+            max_tokens=limit,
+            allow_empty=bool(job.prefix),
+        )
+        return judge(
+            self.model, audio, initial, tokens, self._rules, sot_index=sot, cache=self._cache
+        )
+
+    def _judged(
+        self, job: DecodeJob, output: GreedyOutput, tokenizer: Tokenizer, temperature: float
+    ) -> _Attempt:
         text = tokenizer.decode([*job.prefix, *output.tokens])
         return _Attempt(
             output=output,
@@ -164,6 +194,7 @@ class WhisperBackend:
             return ()
         cost = alignment_cost(output.scores, frames, skip=len(tokenizer.sot_sequence))
         times = token_times(cost)  # one per text token, prefix included, and the end
+        attended = attended_times(output.scores[:, len(tokenizer.sot_sequence) + len(job.prefix) :])
         pieces, piece_tokens = split_to_word_tokens(tokenizer, output.tokens, language)
         edges = np.cumsum([0, *(len(tokens) for tokens in piece_tokens)])  # in output.tokens
         words: list[DecodedWord] = []
@@ -178,22 +209,32 @@ class WhisperBackend:
                     start=float(times[len(job.prefix) + core_start]),
                     end=float(times[len(job.prefix) + core_end]),
                     probability=float(np.mean(np.exp(logprobs))),
+                    attended=float(attended[core_start:core_end].max()),
                 )
             )
         return tuple(words)
 
     def _language(self, job: DecodeJob, audio: CrossCache) -> tuple[str, float | None]:
         """The language to decode in, and its probability where it had to be detected."""
-        if job.language is not None:
-            return job.language, None
         if not self.model.is_multilingual:
             return "en", None
+        if job.language is not None and job.switch_above is None:
+            return job.language, None
+        chances = self._language_chances(audio)
+        if job.languages:
+            chances = {code: chances[code] for code in job.languages if code in chances}
+        best = max(chances, key=chances.__getitem__)
+        if job.language is not None and chances[best] < (job.switch_above or 0.0):
+            best = job.language
+        return best, chances.get(best)
+
+    def _language_chances(self, audio: CrossCache) -> dict[str, float]:
         tokenizer = self._tokenizer
         sot = torch.tensor([[tokenizer.sot]], device=self.model.device)
         hidden, _ = self.model.decoder(sot, torch.zeros_like(sot), self._cache, audio, start=0)
         logits = self.model.decoder.logits(hidden[:, 0])[0, list(tokenizer.all_language_tokens)]
-        best = int(logits.argmax())
-        return tokenizer.all_language_codes[best], float(logits.softmax(dim=-1)[best])
+        chances = logits.softmax(dim=-1).tolist()
+        return dict(zip(tokenizer.all_language_codes, chances, strict=True))
 
     def _tokenizer_for(
         self, language: str | None, task: Literal["transcribe", "translate"]

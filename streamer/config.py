@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
+from ..model.languages import LANGUAGES
 from .jobs import Task
 
-__all__ = ["SAMPLE_RATE", "StreamConfig"]
+__all__ = ["SAMPLE_RATE", "PolicyName", "StreamConfig"]
+
+PolicyName = Literal["local-agreement", "align-att", "either"]
 
 SAMPLE_RATE = 16_000  # of everything inside the streamer, per second
 
@@ -18,11 +22,20 @@ class StreamConfig:
     language: str | None = None  # ISO code; None: detected on the first speech
     task: Task = "transcribe"
     prompt: str = ""  # context or vocabulary given by the client
+    languages: tuple[str, ...] = ()  # where detected: one of these; none given: any
+    hotwords: str = ""  # words to expect, such as names; always part of the prompt
+    carry_prompt: bool = True  # the prompt stays in front; False: it is for the first window alone
+    policy: PolicyName = "local-agreement"
+    attention_margin: float = 0.6  # of align-att: audio that must follow what a word attends to
+    show_margin: float = (
+        0.15  # words of the tail that end closer to the end of the audio are held back
+    )
     agreement: int = 2  # LocalAgreement-n: hypotheses that must agree before a commit
     commit_margin: float = 0.2  # a word that ends closer to the end of the audio may be half a word
     sure_probability: float = 0.8  # of a word; one less likely must wait for more audio
     unsure_margin: float = 1.2  # that long a time after its end
     update_interval: float = 0.4  # least new audio between two updates
+    max_segment: float = 30.0  # a longer segment is closed at a committed word
     endpoint_silence: float = 0.6  # silence that ends an utterance
     preroll: float = 0.4  # audio kept before detected speech
     context_silence: float = (
@@ -43,7 +56,23 @@ class StreamConfig:
                 raise ValueError(f"{name} must be above 0 seconds, not {getattr(self, name)}")
         if not self.soft_window <= self.max_window <= 30.0:
             raise ValueError("windows must satisfy soft_window <= max_window <= 30 seconds")
-        for name in ("preroll", "context_silence", "context_seconds", "prompt_reset_silence"):
+        if self.policy not in get_args(PolicyName):
+            raise ValueError(
+                f"policy must be one of {', '.join(get_args(PolicyName))}, not {self.policy!r}"
+            )
+        if self.max_segment < 1:
+            raise ValueError(f"max_segment must be at least 1 second, not {self.max_segment}")
+        unknown = [code for code in self.languages if code not in LANGUAGES]
+        if unknown:
+            raise ValueError(f"languages has {unknown[0]!r}, which is no language code of Whisper")
+        for name in (
+            "show_margin",
+            "attention_margin",
+            "preroll",
+            "context_silence",
+            "context_seconds",
+            "prompt_reset_silence",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be below 0 seconds, not {getattr(self, name)}")
         if self.buffer_seconds < self.max_window + 1:

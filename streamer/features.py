@@ -24,7 +24,9 @@ ContextMode = Literal["trimmed", "full"]
 
 _PAD_SAMPLES = SAMPLE_RATE  # silence encoded after the audio
 _SILENCE_STATES = 400  # encoder states of silence appended, 8 s
-_BUCKET_SAMPLES = SAMPLE_RATE // 5  # lengths are rounded up to this: few shapes, equal rows
+_BUCKET_SAMPLES = (
+    SAMPLE_RATE  # lengths are rounded up to this: oneDNN keeps code for every shape it meets
+)
 
 
 class WindowEncoder:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from .jobs import DecodeResult
 
-__all__ = ["is_no_speech"]
+__all__ = ["is_no_speech", "repeats_itself"]
+
+_COMPRESSION_RATIO = 2.4  # of the text; above, it repeats itself
 
 # Noise, music and breath: the model half suspects that it hears no speech, and does not believe its own
 # words. Real speech, even whispered or a single word, is clearly on one side of one of the two.
@@ -24,3 +26,8 @@ def is_no_speech(result: DecodeResult) -> bool:
     if result.no_speech_prob > _SURELY_NO_SPEECH and result.avg_logprob < _UNLIKELY_LOGPROB / 2:
         return True
     return result.no_speech_prob > _NO_SPEECH and result.avg_logprob < _UNLIKELY_LOGPROB
+
+
+def repeats_itself(result: DecodeResult) -> bool:
+    """Whether the text of ``result`` is a loop, in which small models get caught."""
+    return result.looped or result.compression_ratio > _COMPRESSION_RATIO

@@ -31,6 +31,10 @@ class DecodeJob:
     prefix: tuple[int, ...] = ()  # tokens committed inside the window: forced, not decoded again
     draft: tuple[int, ...] = ()  # the previous hypothesis after the prefix
     language: str | None = None  # ISO code; None: detect
+    languages: tuple[str, ...] = ()  # that may be detected; none given: any
+    switch_above: float | None = (
+        None  # another language than ``language`` that is as likely is taken
+    )
     task: Task = "transcribe"
     final: bool = False  # an endpoint: the fallback ladder applies
 
@@ -44,6 +48,7 @@ class DecodedWord:
     start: float  # seconds from the start of the window
     end: float
     probability: float  # mean over the word's tokens
+    attended: float = 0.0  # seconds; the latest place that one of its tokens attends to most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +58,12 @@ class DecodeResult:
     tokens: tuple[int, ...]  # without special tokens
     words: tuple[DecodedWord, ...]
     language: str
-    language_probability: float | None = None  # None when the language was given
+    language_probability: float | None = None  # None when the language was given and not doubted
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
     compression_ratio: float = 1.0
     temperature: float = 0.0
+    looped: bool = False  # the text had begun to repeat itself
     accepted_draft: int = 0  # draft tokens that the model confirmed
     steps: int = 0  # decoder passes run
     timings: dict[str, float] = field(default_factory=dict)  # seconds by stage

@@ -10,15 +10,16 @@ The shell that owns a session calls these methods from one thread, runs the jobs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .agreement import LocalAgreement
 from .buffer import RingBuffer, quietest
+from .cadence import Cadence
 from .config import SAMPLE_RATE, StreamConfig
+from .display import TailDisplay
 from .events import (
     Commit,
     Done,
@@ -31,8 +32,9 @@ from .events import (
     StreamWarning,
     Word,
 )
-from .guards import is_no_speech
+from .guards import is_no_speech, repeats_itself
 from .jobs import DecodedWord, DecodeJob, DecodeResult
+from .policies import make_policy
 from .transcript import MAX_PROMPT_TOKENS, Transcript
 from .utterances import Utterance, UtteranceTracker
 from .vad import SpeechDetector
@@ -46,6 +48,7 @@ _TEXT_CONTEXT = 440  # tokens for prompt and text: the decoder's 448 less the sp
 _LAG_SECONDS = 2.0  # behind the live edge, from which on the client is told
 _LAG_STEP_SECONDS = 1.0  # and told again when it has changed by as much
 _LANGUAGE_CONFIDENCE = 0.5  # a detected language at least this likely is kept
+_SWITCH_LANGUAGE = 0.8  # and given up, at a new utterance, for another as likely as this
 
 
 class TextCodec(Protocol):
@@ -77,27 +80,33 @@ class _InFlight:
     final: bool  # the utterance ends here
     cut: bool  # the window is full: it must be shortened now
 
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.start) / SAMPLE_RATE
+
 
 class StreamSession:
     def __init__(self, config: StreamConfig, detector: SpeechDetector, codec: TextCodec) -> None:
         self._config = config
         self._buffer = RingBuffer(round(config.buffer_seconds * SAMPLE_RATE))
         self._tracker = UtteranceTracker(config, detector)
-        self._agreement = LocalAgreement(
-            config.agreement,
-            margin=config.commit_margin,
-            sure=config.sure_probability,
-            unsure_margin=config.unsure_margin,
-        )
+        self._policy = make_policy(config)
+        self._display = TailDisplay(config.show_margin)
+        self._cadence = Cadence(config.update_interval)
         self._transcript = Transcript(
-            config, tuple(codec.encode(config.prompt)) if config.prompt else ()
+            config,
+            prompt=tuple(codec.encode(config.prompt)) if config.prompt else (),
+            hotwords=tuple(codec.encode(" " + config.hotwords.strip())) if config.hotwords else (),
         )
+        self._codec = codec
         self._language = config.language
         self._window_start: int | None = None  # None: no utterance is being decoded
         self._context_start: int | None = None  # audio before the next utterance that may be kept
         self._context_end = 0  # where the last utterance ended
         self._decoded_to = 0  # end of the audio of the last job
         self._job: _InFlight | None = None
+        self._fresh = True  # nothing of the utterance is decoded, and no context was kept
+        self._without_prompt = False  # the last text was a loop: once more, from the audio alone
         self._flushes: list[_Flush] = []  # waiting, oldest first
         self._shown: tuple[Word, ...] = ()  # the last partial
         self._lag = 0.0  # seconds behind, as last told
@@ -140,6 +149,20 @@ class StreamSession:
         self._flushes.append(_Flush(flush_id, self._tracker.received))
         return self._settle()
 
+    def configure(self, config: StreamConfig) -> None:
+        """From the next job on, language, prompt and endpoint_silence are those of ``config``."""
+        if config.language != self._config.language:
+            self._language = config.language
+        if config.prompt != self._config.prompt:
+            self._transcript.set_prompt(tuple(self._codec.encode(config.prompt)))
+        self._tracker.set_endpoint(config.endpoint_silence)
+        self._config = replace(
+            self._config,
+            language=config.language,
+            prompt=config.prompt,
+            endpoint_silence=config.endpoint_silence,
+        )
+
     def finish(self) -> list[Event]:
         """No more audio will come; ``Done`` follows when everything is committed."""
         self._tracker.cut(resume=False)
@@ -171,24 +194,29 @@ class StreamSession:
         else:
             # what follows the last voice brings no new words
             end = min(self._tracker.received, utterance.last_voiced + SAMPLE_RATE // 5)
-            least = (
-                self._config.update_interval if self._decoded_to > start else _FIRST_UPDATE_SECONDS
-            )
-            if end - self._decoded_to < round(least * SAMPLE_RATE):
+            least = self._cadence.interval if self._decoded_to > start else _FIRST_UPDATE_SECONDS
+            if end - self._decoded_to < round(least * SAMPLE_RATE) and not self._without_prompt:
                 return None
             self._job = _InFlight(start, end, final=False, cut=False)
+        self._cadence.asked(now)
+        return self._make_job(self._job)
+
+    def _make_job(self, window: _InFlight) -> DecodeJob:
         prefix = self._transcript.prefix
-        draft = tuple(token for word in self._agreement.latest for token in word.tokens)
+        draft = tuple(token for word in self._policy.latest for token in word.tokens)
         draft = draft[: max(0, _TEXT_CONTEXT - len(prefix))]
         said = max(len(prefix) + len(draft), _TEXT_CONTEXT - MAX_PROMPT_TOKENS)
+        doubted = self._fresh and self._config.language is None and self._language is not None
         return DecodeJob(
-            audio=self._buffer.view(self._job.start, self._job.end),
-            prompt=self._transcript.prompt(_TEXT_CONTEXT - said),
+            audio=self._buffer.view(window.start, window.end),
+            prompt=() if self._without_prompt else self._transcript.prompt(_TEXT_CONTEXT - said),
             prefix=prefix,
             draft=draft,
             language=self._language,
+            languages=self._config.languages,
+            switch_above=_SWITCH_LANGUAGE if doubted else None,
             task=self._config.task,
-            final=self._job.final or self._job.cut,
+            final=window.final or window.cut,
         )
 
     def job_done(self, result: DecodeResult, now: float) -> list[Event]:
@@ -197,21 +225,29 @@ class StreamSession:
         if job is None:
             raise RuntimeError("no job is out: call next_job first")
         self._job = None
+        self._cadence.answered(now)
         self._decoded_to = job.end
         events = self._learn_language(result, job)
+        repeated, self._without_prompt = self._without_prompt, False
+        self._fresh = False
         words = result.words
         if job.final:
             events += self._close_utterance(job, result)
         elif job.cut:
             events += self._cut_window(job, words)
+        elif repeats_itself(result):
+            # nothing of a loop is committed or shown; without the prompt it may come right
+            self._policy.reset()
+            self._without_prompt = not repeated
         elif not self._transcript.segment_open and is_no_speech(result):
-            self._agreement.reset()
+            self._policy.reset()
             events += self._show(job, ())
         else:
-            stable = self._agreement.add(words, (job.end - job.start) / SAMPLE_RATE)
+            stable = self._policy.add(words, job.seconds)
             events += self._commit(job, words[:stable])
-            events += self._show(job, words[stable:])
+            events += self._show(job, self._display.add(words[stable:], job.seconds))
             events += self._trim(job)
+            events += self._close_long_segment()
         return events + self._tell_lag(job) + self._settle()
 
     def job_failed(self, reason: str, now: float) -> list[Event]:
@@ -220,8 +256,10 @@ class StreamSession:
         if job is None:
             raise RuntimeError("no job is out: call next_job first")
         self._job = None
+        self._cadence.answered(now)
+        self._without_prompt = False
         self._decoded_to = job.end  # tried again with new audio, not at once
-        self._agreement.reset()
+        self._policy.reset()
         if not (job.final or job.cut):
             return [StreamWarning(code="decode_failed", message=f"an update failed: {reason}")]
         lost_from = max(self._settled, job.start)  # context before it was decoded earlier
@@ -257,25 +295,29 @@ class StreamSession:
         if abs(behind - self._lag) < _LAG_STEP_SECONDS:
             return []
         self._lag = behind
-        return [Lag(behind_seconds=behind, interval_seconds=self._config.update_interval)]
+        return [Lag(behind_seconds=behind, interval_seconds=self._cadence.interval)]
 
     def _learn_language(self, result: DecodeResult, job: _InFlight) -> list[Event]:
-        if self._language is not None or result.language_probability is None:
+        """The language is looked for until it is clear, and then kept; only a new utterance may change it."""
+        probability = result.language_probability
+        if self._config.language is not None or probability is None:
             return []
-        if result.language_probability < _LANGUAGE_CONFIDENCE and not job.final:
+        if self._language is None and probability < _LANGUAGE_CONFIDENCE and not job.final:
             return []
+        if result.language == self._language:
+            return []
+        if self._language is not None:
+            self._policy.reset()
+            self._transcript.forget_prompt()
         self._language = result.language
-        return [
-            LanguageDetected(
-                language=result.language, probability=result.language_probability, sample=job.end
-            )
-        ]
+        return [LanguageDetected(language=result.language, probability=probability, sample=job.end)]
 
     def _commit(self, job: _InFlight, words: tuple[DecodedWord, ...]) -> list[Event]:
         """Commits ``words``, the first ones of the newest hypothesis."""
         if not words:
             return []
-        self._agreement.committed(len(words))
+        self._policy.committed(len(words))
+        self._display.committed(len(words))
         return [Commit(words=self._transcript.commit(words, job.start, job.end))]
 
     def _show(self, job: _InFlight, words: tuple[DecodedWord, ...]) -> list[Event]:
@@ -296,12 +338,18 @@ class StreamSession:
             return []
         return self._scroll(job, boundary)
 
+    def _close_long_segment(self) -> list[Event]:
+        """A speaker who makes no pause still gets segments that end."""
+        if self._transcript.segment_seconds < self._config.max_segment:
+            return []
+        return [*self._transcript.close_segment(self._language or "en", None)]
+
     def _cut_window(self, job: _InFlight, words: tuple[DecodedWord, ...]) -> list[Event]:
         """The window is full and agreement did not come: the confident part is committed as it is."""
-        keep_from = (job.end - job.start) / SAMPLE_RATE - _STALL_KEEP_SECONDS
+        keep_from = job.seconds - _STALL_KEEP_SECONDS
         sure = sum(1 for word in words if word.end <= keep_from)
-        self._agreement.reset()
-        self._agreement.add(words, 0.0)
+        self._policy.reset()
+        self._policy.add(words, 0.0)
         events = self._commit(job, words[:sure])
         events += self._show(job, words[sure:])
         boundary = self._transcript.last_boundary()
@@ -334,10 +382,11 @@ class StreamSession:
         words = result.words
         if not self._transcript.segment_open and is_no_speech(result):
             words = ()
-        self._agreement.reset()
+        self._policy.reset()
         events: list[Event] = []
         if words:
             events.append(Commit(words=self._transcript.commit(words, job.start, job.end)))
+        self._display.reset()
         if self._shown:
             self._shown = ()
             events.append(Partial(words=()))
@@ -353,6 +402,7 @@ class StreamSession:
         the sentence whole; after a long one it starts afresh.
         """
         self._decoded_to = utterance.start
+        self._fresh = True
         start = utterance.start
         if self._context_start is not None:
             joined = utterance.start - self._context_end <= round(
@@ -360,6 +410,7 @@ class StreamSession:
             )
             if joined:
                 start = self._context_start
+                self._fresh = False
             else:
                 self._transcript.scroll(None)
         if utterance.start - self._context_end > round(

@@ -24,9 +24,16 @@ class Transcript:
     closed segments ──► prompt | committed in the window ──► prefix | unstable tail (not here)
     """
 
-    def __init__(self, config: StreamConfig, prompt: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        config: StreamConfig,
+        prompt: tuple[int, ...] = (),
+        hotwords: tuple[int, ...] = (),
+    ) -> None:
         self._config = config
-        self._given_prompt = prompt  # of the client: always in front
+        self._given_prompt = prompt  # of the client
+        self._hotwords = hotwords  # of the client: always in front
+        self._scrolled = False  # a first window was left
         self._history: list[int] = []  # tokens scrolled out of the window
         self._tokens: list[tuple[int, ...]] = []  # of each word committed in the window
         self._words: list[Word] = []  # the same words, placed
@@ -45,6 +52,10 @@ class Transcript:
         """Tokens committed inside the window."""
         return tuple(token for tokens in self._tokens for token in tokens)
 
+    def set_prompt(self, prompt: tuple[int, ...]) -> None:
+        """The client gives another prompt; as if it were that of the start."""
+        self._given_prompt = prompt
+
     def prompt(self, room: int = MAX_PROMPT_TOKENS) -> tuple[int, ...]:
         """Text before the window: the client's own, then the latest said.
 
@@ -52,10 +63,20 @@ class Transcript:
         """
         room = max(0, min(room, MAX_PROMPT_TOKENS))
         share = room // 2 if self._config.condition_on_previous else room
-        given = self._given_prompt[max(0, len(self._given_prompt) - share) :]
+        given = self._given()[-share:] if share else ()
         if not self._config.condition_on_previous:
             return given
         return (*given, *self._history[max(0, len(self._history) - (room - len(given))) :])
+
+    def _given(self) -> tuple[int, ...]:
+        carried = self._config.carry_prompt or not self._scrolled
+        return (*(self._given_prompt if carried else ()), *self._hotwords)
+
+    @property
+    def segment_seconds(self) -> float:
+        """From the first to the last word committed in the open segment."""
+        words = self._words[self._closed :]
+        return (words[-1].end_sample - words[0].start_sample) / SAMPLE_RATE if words else 0.0
 
     @property
     def crowded(self) -> bool:
@@ -143,6 +164,7 @@ class Transcript:
         count = len(self._words)
         if boundary is not None:
             count = sum(1 for word in self._words if word.end_sample <= boundary + _BOUNDARY_SLACK)
+        self._scrolled = self._scrolled or count > 0
         self._history += [token for tokens in self._tokens[:count] for token in tokens]
         del self._history[:-MAX_PROMPT_TOKENS]
         del self._words[:count], self._tokens[:count]

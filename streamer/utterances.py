@@ -42,8 +42,7 @@ class UtteranceTracker:
     def __init__(self, config: StreamConfig, detector: SpeechDetector) -> None:
         self._gate = SpeechGate(detector)
         self._preroll = round(config.preroll * SAMPLE_RATE)
-        self._endpoint = round(config.endpoint_silence * SAMPLE_RATE)
-        self._tail = round(min(_TAIL_SECONDS, config.endpoint_silence) * SAMPLE_RATE)
+        self.set_endpoint(config.endpoint_silence)
         self._received = 0
         self._floor = 0  # where the last utterance ended: the next cannot start before
         self.queue: deque[Utterance] = deque()  # oldest first; only the newest may be open
@@ -60,6 +59,11 @@ class UtteranceTracker:
     def silence_start(self) -> int:
         """Audio before this sample, outside the queue, will never be part of an utterance."""
         return max(self._floor, self._received - self._preroll - SAMPLE_RATE // 2)
+
+    def set_endpoint(self, seconds: float) -> None:
+        """So much silence ends an utterance."""
+        self._endpoint = round(seconds * SAMPLE_RATE)
+        self._tail = round(min(_TAIL_SECONDS, seconds) * SAMPLE_RATE)
 
     def push(self, samples: NDArray[np.float32]) -> list[Event]:
         """Takes samples [n]; at most ``endpoint_silence`` at a time keeps endpoints exact."""

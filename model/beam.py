@@ -1,0 +1,95 @@
+"""Beam search over one window that goes on from given tokens; and what the model thinks of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .cache import CrossCache, SelfCache
+from .decoders import BeamSearchDecoder
+from .greedy import GreedyOutput, GreedyRules
+from .inference import EncodedAudio, TorchInference
+from .ranking import MaximumLikelihoodRanker
+from .whisper import Whisper
+
+__all__ = ["beam_search", "judge"]
+
+
+def beam_search(
+    model: Whisper,
+    audio: CrossCache,
+    initial: Sequence[int],
+    rules: GreedyRules,
+    *,
+    beam_size: int,
+    max_tokens: int,
+    allow_empty: bool = False,
+) -> list[int]:
+    """The likeliest text after ``initial`` that ``beam_size`` beams find, without end-of-text.
+
+    ``audio`` holds one window; ``max_tokens`` is how long the text may get. Options as for
+    ``decode_greedy``.
+    """
+    encoded = EncodedAudio(model, torch.empty(1, 0, 0))
+    encoded.cross = audio  # computed already
+    inference = TorchInference(model, encoded)
+    decoder = BeamSearchDecoder(
+        beam_size=beam_size,
+        eot=rules.eot,
+        sample_begin=len(initial),
+        reorder=inference.reorder,
+    )
+    tokens = torch.tensor([list(initial)], device=model.device)
+    logits, _ = inference.prefill(tokens, sot_index=0, group=beam_size)
+    tokens = tokens.repeat(beam_size, 1)
+    room = min(max_tokens, model.dims.n_text_ctx - len(initial))
+    with model.decoder.stepping():
+        for step in range(room):
+            logits = logits + rules.suppressed
+            if step == 0 and not allow_empty:
+                logits[:, list(rules.blank)] = -torch.inf
+            tokens, done = decoder.update(tokens, logits)
+            if done or step == room - 1:
+                break
+            logits = inference.step(tokens[:, -1])
+    (candidates,) = decoder.finalize(tokens) if room > 0 else ([],)
+    if not candidates:
+        return []
+    return list(candidates[MaximumLikelihoodRanker(None).rank(candidates)].tokens)
+
+
+def judge(
+    model: Whisper,
+    audio: CrossCache,
+    initial: Sequence[int],
+    tokens: Sequence[int],
+    rules: GreedyRules,
+    *,
+    sot_index: int,
+    cache: SelfCache | None = None,
+) -> GreedyOutput:
+    """What one decoder pass over ``initial`` and the text ``tokens`` says: log-probabilities, attention."""
+    fed = torch.tensor([[*initial, *tokens]], device=model.device)
+    positions = torch.arange(fed.shape[1], device=model.device)[None]
+    hidden, scores = model.decoder(
+        fed,
+        positions,
+        cache or model.decoder.new_cache(1),
+        audio,
+        start=0,
+        heads=model.heads_by_layer,
+    )
+    no_speech = model.decoder.logits(hidden[:, sot_index]).softmax(-1)[0, rules.no_speech].item()
+    logits = model.decoder.logits(hidden[0, len(initial) - 1 :]) + rules.suppressed
+    expected = torch.tensor([[*tokens, rules.eot]], device=model.device).T
+    logprobs = (logits.gather(1, expected)[:, 0] - logits.logsumexp(dim=-1)).tolist()
+    return GreedyOutput(
+        tokens=list(tokens),
+        logprobs=logprobs,
+        no_speech_prob=no_speech,
+        scores=scores[0, :, sot_index:] if scores is not None else None,
+        accepted=0,
+        passes=1 + len(tokens),
+        looped=False,
+    )
