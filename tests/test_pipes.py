@@ -1,0 +1,170 @@
+"""Standard input, addresses and several files: every kind of audio, and what cannot be audio."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.server
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import jiwer
+import numpy as np
+import pysrt
+import pytest
+import webvtt
+from numpy.typing import NDArray
+from whisper_stream.clients.cli import main
+from whisper_stream.clients.errors import SourceError
+from whisper_stream.clients.pipe import PcmFormat, PipeSource, UrlSource
+from whisper_stream.clients.source import AudioSource
+
+DATA = Path(__file__).parent / "data"
+SPEECH = DATA / "en-speech-jfk.wav"
+FORMATS = {
+    "opus.webm": ["-c:a", "libopus"],
+    "telephone.wav": ["-c:a", "pcm_mulaw", "-ar", "8000"],
+    "music.mp3": ["-ac", "2", "-ar", "44100"],
+    "film.mp4": ["-f", "lavfi", "-i", "color=c=gray:s=64x64:r=5:d=11", "-shortest"],
+}
+
+
+def encode(target: str, *options: str) -> None:
+    command = ["ffmpeg", "-y", "-v", "error", "-i", str(SPEECH), *options, target]
+    subprocess.run(command, check=True)
+
+
+@contextlib.contextmanager
+def pipe_of(data: bytes, cut: int = 777) -> Iterator[int]:
+    """A pipe that somebody else writes ``data`` to, in odd pieces."""
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError), open(writing, "wb", buffering=0) as end:
+            for at in range(0, len(data), cut):
+                end.write(data[at : at + cut])
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        thread.join(10)
+
+
+def heard(data: bytes, pcm: PcmFormat | None = None) -> NDArray[np.int16]:
+    with pipe_of(data) as descriptor, open(descriptor, "rb", closefd=False) as pipe:
+        return np.frombuffer(b"".join(PipeSource(pcm, pipe).chunks()), "<i2")
+
+
+def spoken() -> NDArray[np.int16]:
+    return np.frombuffer(b"".join(AudioSource(SPEECH).chunks()), "<i2")
+
+
+def test_plain_samples_come_through_as_they_are() -> None:
+    samples = spoken()
+    assert np.array_equal(heard(samples.tobytes()), samples)
+    assert np.array_equal(heard(samples.tobytes() + b"x"), samples)  # half a sample at the end
+
+
+def test_a_container_is_recognised() -> None:
+    assert np.array_equal(heard(SPEECH.read_bytes()), spoken())
+
+
+@pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
+def test_declared_samples_are_converted(rate: int) -> None:
+    """Stereo floats of a tone, against the tone computed at 16 kHz."""
+    seconds = np.arange(rate) / rate
+    tone = 0.5 * np.sin(2 * np.pi * 440 * seconds)
+    stereo = np.stack([2 * tone, 0 * tone], axis=1).astype("<f4")
+    pcm = PcmFormat(encoding="f32le", sample_rate=rate, channels=2)
+    got = heard(stereo.tobytes(), pcm).astype(np.float64) / 32_768
+    want = 0.5 * np.sin(2 * np.pi * 440 * np.arange(16_000) / 16_000)
+    assert abs(got.size - want.size) <= 1
+    middle = slice(1_000, 15_000)
+    assert np.abs(got[middle] - want[middle]).max() < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [(b"", "ended without any audio"), (b"RIFF" + bytes(200), "is not audio that can be decoded")],
+)
+def test_what_is_no_audio(data: bytes, reason: str) -> None:
+    with pytest.raises(SourceError, match=reason):
+        heard(data)
+
+
+def test_an_address_without_a_password_in_messages() -> None:
+    source = UrlSource("http://user:secret@127.0.0.1:9/talk.mp3?token=secret")
+    with pytest.raises(SourceError) as error:
+        source.check()
+    assert "secret" not in str(error.value)
+    assert "http://127.0.0.1:9/talk.mp3: cannot be opened" in str(error.value)
+
+
+def test_an_address_is_heard() -> None:
+    serve = functools.partial(Quiet, directory=str(DATA))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        source = UrlSource(f"http://127.0.0.1:{server.server_port}/{SPEECH.name}")
+        assert source.check() == pytest.approx(11.0)
+        assert np.array_equal(np.frombuffer(b"".join(source.chunks()), "<i2"), spoken())
+        server.shutdown()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def wrong_words(said: str) -> float:
+    lines = map(json.loads, (DATA / "manifest.jsonl").read_text().splitlines())
+    text = next(line["text"] for line in lines if line["file"] == SPEECH.name)
+    plain = [re.sub(r"[^a-z ]", "", " ".join(each.lower().split())) for each in (text, said)]
+    return float(jiwer.wer(*plain))
+
+
+def check_times(times: list[tuple[int, int]]) -> None:
+    assert times and times == sorted(times)
+    assert all(start < end for start, end in times)
+    assert all(end <= start for (_, end), (start, _) in zip(times, times[1:], strict=False))
+
+
+def test_several_files_of_every_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, options in FORMATS.items():
+        encode(name, *options)
+    assert main([*FORMATS, "--speed", "0", "--output", "{}.srt"]) == 0
+    printed = capfd.readouterr()
+    assert [line for line in printed.err.splitlines() if line.endswith(":")] == [
+        f"{name}:" for name in FORMATS
+    ]
+    for name in FORMATS:
+        cues = pysrt.open(str(tmp_path / f"{Path(name).stem}.srt"))
+        assert wrong_words(" ".join(cue.text for cue in cues)) <= 0.1, name
+        check_times([(cue.start.ordinal, cue.end.ordinal) for cue in cues])
+        assert all(len(line) <= 42 for cue in cues for line in cue.text.splitlines())
+
+
+def test_ffmpeg_pipes_into_standard_input(tmp_path: Path) -> None:
+    output = tmp_path / "talk.vtt"
+    convert = ["ffmpeg", "-v", "error", "-i", str(SPEECH), "-ac", "1"]
+    convert += ["-f", "f32le", "-ar", "22050", "-"]
+    caption = [sys.executable, "-m", "whisper_stream.clients", "-", "--output", str(output)]
+    caption += ["--encoding", "f32le", "--sample-rate", "22050"]
+    with subprocess.Popen(convert, stdout=subprocess.PIPE) as ffmpeg:
+        done = subprocess.run(caption, stdin=ffmpeg.stdout, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    cues = list(webvtt.from_buffer(StringIO(output.read_text())))
+    assert wrong_words(" ".join(cue.text for cue in cues)) <= 0.1
+    assert wrong_words(" ".join(re.findall(r"\] (.*)", done.stdout))) <= 0.1
