@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from numba import njit
@@ -12,11 +14,20 @@ __all__ = ["compiled", "intrinsic"]
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """``function``, compiled at its first call; the result is kept for later processes where it can be."""
+    """``function``, compiled at its first call; the result is kept for later processes where it can be.
+
+    What is kept serves the same source only: that of the function's file, and of the ``kernel*.py``
+    beside it, which are compiled into it.
+    """
     options = {"nogil": True, "error_model": "numpy", **options}
     try:
+        # numba looks at the time of the function's own file alone, and names what it keeps by this
+        function.__qualname__ += f"-{_digest(Path(function.__code__.co_filename))}"
         return njit(cache=True, **options)(function)
-    except RuntimeError:  # neither this folder nor the user's cache can be written to
+    except (
+        OSError,
+        RuntimeError,
+    ):  # no source, or neither this folder nor the user's cache is ours
         return njit(**options)(function)
 
 
@@ -26,3 +37,11 @@ def intrinsic(function: Callable[..., Any]) -> Any:
     numba's own decorator, whose type would have them pass the typing context too.
     """
     return _numba_intrinsic(function)
+
+
+def _digest(file: Path) -> str:
+    """Of the text of ``file`` and of the kernels beside it. Raises OSError."""
+    found = hashlib.sha256()
+    for part in sorted({file, *file.parent.glob("kernel*.py")}):
+        found.update(hashlib.sha256(part.read_bytes()).digest())
+    return found.hexdigest()[:16]

@@ -134,8 +134,9 @@ class TextDecoder(nn.Module):
             if heads is not None and layer in heads:
                 chosen = heads[layer]
                 scale = q.shape[-1] ** -0.5
-                # [B, h, T, d] @ [B, h, d, S] -> [B, h, T, S]
                 keys = audio.k[layer][:, chosen].to(q.dtype)
+                keys = keys.repeat_interleave(batch // keys.shape[0], dim=0)  # shared by candidates
+                # [B, h, T, d] @ [B, h, d, S] -> [B, h, T, S]
                 scores.append(q[:, chosen] @ keys.transpose(2, 3) * scale)
             x = block.feed_forward(x)
         return self.ln(x), torch.cat(scores, dim=1) if scores else None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from whisper_stream.model import kernels
 from whisper_stream.model.jit import compiled
 
 SOURCE = """
@@ -51,3 +54,47 @@ def test_options_reach_the_compiler_and_the_gil_is_released(tmp_path: Path) -> N
     options = compiled(function_in(tmp_path), fastmath=True).targetoptions
     assert options["nogil"] and options["fastmath"]
     assert options["error_model"] == "numpy"
+
+
+def test_machine_code_of_other_sources_is_never_run(tmp_path: Path) -> None:
+    """What a kernel takes from the file beside it is compiled into it; the kernel's own file stays."""
+    own, beside = tmp_path / "kernels.py", tmp_path / "kernel_math.py"
+
+    def run(factor: int) -> int:
+        beside.write_text(f"FACTOR = {factor}\n")
+        own.write_text("def scaled(number):\n    return FACTOR * number\n")
+        os.utime(own, (1_000_000_000, 1_000_000_000))
+        space: dict[str, Any] = {"__name__": "kernels", "FACTOR": factor}
+        exec(compile(own.read_text(), str(own), "exec"), space)
+        result: int = compiled(space["scaled"])(10)
+        return result
+
+    assert (run(3), run(4), run(3)) == (30, 40, 30)
+
+
+def test_the_own_source_counts_by_its_text_not_by_its_time(tmp_path: Path) -> None:
+    """A package may be unpacked with the times of its archive, all the same."""
+    file = tmp_path / "kernels.py"
+
+    def run(factor: int) -> int:
+        file.write_text(f"def scaled(number):\n    return {factor} * number\n")
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+        space: dict[str, Any] = {"__name__": "kernels"}
+        exec(compile(file.read_text(), str(file), "exec"), space)
+        result: int = compiled(space["scaled"])(10)
+        return result
+
+    assert (run(3), run(4)) == (30, 40)
+
+
+def test_every_file_that_is_compiled_into_the_kernels_counts() -> None:
+    """``compiled`` finds them by their names."""
+    folder = Path(kernels.__file__).parent
+    imported = [
+        node.module
+        for name in ("kernels.py", "kernel_dot.py", "kernel_math.py", "median.py", "dtw.py")
+        for node in ast.walk(ast.parse((folder / name).read_text()))
+        if isinstance(node, ast.ImportFrom) and node.level == 1
+    ]
+    assert {"kernel_dot", "kernel_math"} <= set(imported)
+    assert all(name == "jit" or str(name).startswith("kernel") for name in imported)

@@ -190,3 +190,24 @@ def test_models_of_unknown_heads_use_the_upper_half() -> None:
     half = dims.n_text_layer // 2
     assert sorted(model.heads_by_layer) == list(range(half, dims.n_text_layer))
     assert all(heads == list(range(dims.n_text_head)) for heads in model.heads_by_layer.values())
+
+
+@torch.inference_mode()
+def test_candidates_that_share_a_window_have_their_scores() -> None:
+    """Several sequences over one window, two windows at once: as each sequence with its own copy."""
+    model = our_model("tiny.en")
+    features = torch.cat([jfk_features("tiny.en")[:, :200], jfk_features("tiny.en")[:, 200:400]])
+    audio = model.decoder.audio_cache(features)
+    tokens = torch.tensor([[50257, 50362, 843 + row] for row in range(6)])
+    positions = torch.arange(3).expand(6, 3)
+    heads = model.heads_by_layer
+    shared, scores = model.decoder(
+        tokens, positions, model.decoder.new_cache(6), audio, start=0, heads=heads
+    )
+    alone, expected = model.decoder(
+        tokens, positions, model.decoder.new_cache(6), audio.repeat(3), start=0, heads=heads
+    )
+    assert scores is not None and expected is not None
+    assert scores.shape == (6, len(model.alignment_heads), 3, 200)
+    torch.testing.assert_close(shared, alone, rtol=0, atol=1e-3)
+    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-3)
