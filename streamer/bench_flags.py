@@ -127,7 +127,8 @@ def _parser() -> argparse.ArgumentParser:
         type=_setting,
         default=[],
         metavar="NAME=VALUE",
-        help="an option of the stream, such as update_interval=0.5; may be repeated",
+        help="an option of the stream, such as update_interval=0.5, policy=align-att or"
+        " languages=en,de; may be repeated",
     )
     add("--plain", action="store_true", help="also without drafts, to see what they save")
     add(
@@ -152,14 +153,18 @@ def _language(text: str) -> str:
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """``name=value`` -> the field of StreamConfig and its value."""
-    name, _, value = text.partition("=")
+    """``name=value`` -> the field of StreamConfig and its value; several values have commas between."""
+    name, equals, value = text.partition("=")
     defaults = {entry.name: entry.default for entry in fields(StreamConfig)}
     if name not in defaults or name == "language":
         known = ", ".join(key for key in defaults if key != "language")
         raise argparse.ArgumentTypeError(f"{name!r} is none of {known}")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{name} has no value: give {name}=VALUE")
     default = defaults[name]
     try:
+        if isinstance(default, tuple):
+            return name, tuple(part.strip() for part in value.split(",") if part.strip())
         if isinstance(default, bool):
             return name, {"true": True, "false": False}[value.lower()]
         if isinstance(default, (int, float)):

@@ -173,6 +173,10 @@ def test_help_loads_no_torch() -> None:
         ([str(JFK), "--set", "speed=2"], "'speed' is none of"),
         ([str(JFK), "--set", "agreement=two"], "'two' is no value for agreement"),
         ([str(JFK), "--set", "agreement=1"], "agreement must be at least 2"),
+        ([str(JFK), "--set", "policy"], "policy has no value: give policy=VALUE"),
+        ([str(JFK), "--set", "policy=align"], "policy must be one of local-agreement, align-att"),
+        ([str(JFK), "--set", "languages=en,xx"], "languages has 'xx', which is no language code"),
+        ([str(JFK), "--set", "carry_prompt=maybe"], "'maybe' is no value for carry_prompt"),
         ([str(JFK), "--picture", "/no/such/folder/a.png"], "its folder does not exist"),
         ([str(JFK), "--reference", "/no/such/text"], "/no/such/text cannot be read"),
         ([str(JFK), str(JFK), "--reference", str(DATA / "README.md")], "a single audio file"),
@@ -209,8 +213,11 @@ def test_a_missing_extra_is_named(
 
 def test_options_of_the_stream_have_their_types() -> None:
     given = ["--set", "agreement=3", "--set", "update_interval=1", "--set", "prompt=a=b"]
+    given += ["--set", "policy=align-att", "--set", "languages=en, de,"]
     options = parse_options([str(JFK), *given, "--set", "condition_on_previous=False"])
     assert options.stream == {
+        "policy": "align-att",
+        "languages": ("en", "de"),
         "agreement": 3,
         "update_interval": 1.0,
         "prompt": "a=b",
