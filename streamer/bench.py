@@ -30,11 +30,11 @@ from .bench_metrics import (
 from .bench_runs import Clock, MeteredBackend, StreamRun, run_stream
 from .bench_scoring import SPACELESS_LANGUAGES, ErrorCount, Scorer
 from .config import StreamConfig
+from .detectors import make_detector
 from .engine import EngineThread
 from .events import Done, SegmentClosed
 from .jobs import DecodeJob
 from .session import StreamSession
-from .vad import WebRtcDetector
 
 __all__ = ["Bench", "BenchResult", "PlainRun", "WholeText", "score"]
 
@@ -158,7 +158,7 @@ class Bench:
 
     def _session(self, clip: BenchClip) -> StreamSession:
         config = replace(self._config, language=self._language_of(clip))
-        return StreamSession(config, WebRtcDetector(), self._backend.tokenizer)
+        return StreamSession(config, make_detector(config.detector), self._backend.tokenizer)
 
     def _language_of(self, clip: BenchClip) -> str | None:
         if not self._model.is_multilingual:

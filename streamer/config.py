@@ -8,8 +8,9 @@ from typing import Literal, get_args
 from ..model.languages import LANGUAGES
 from .jobs import Task
 
-__all__ = ["SAMPLE_RATE", "PolicyName", "StreamConfig"]
+__all__ = ["SAMPLE_RATE", "DetectorName", "PolicyName", "StreamConfig"]
 
+DetectorName = Literal["webrtc", "silero"]
 PolicyName = Literal["local-agreement", "align-att", "either"]
 
 SAMPLE_RATE = 16_000  # of everything inside the streamer, per second
@@ -25,6 +26,7 @@ class StreamConfig:
     languages: tuple[str, ...] = ()  # where detected: one of these; none given: any
     hotwords: str = ""  # words to expect, such as names; always part of the prompt
     carry_prompt: bool = True  # the prompt stays in front; False: it is for the first window alone
+    detector: DetectorName = "webrtc"  # of speech
     policy: PolicyName = "local-agreement"
     attention_margin: float = 0.6  # of align-att: audio that must follow what a word attends to
     show_margin: float = (
@@ -56,6 +58,10 @@ class StreamConfig:
                 raise ValueError(f"{name} must be above 0 seconds, not {getattr(self, name)}")
         if not self.soft_window <= self.max_window <= 30.0:
             raise ValueError("windows must satisfy soft_window <= max_window <= 30 seconds")
+        if self.detector not in get_args(DetectorName):
+            raise ValueError(
+                f"detector must be one of {', '.join(get_args(DetectorName))}, not {self.detector!r}"
+            )
         if self.policy not in get_args(PolicyName):
             raise ValueError(
                 f"policy must be one of {', '.join(get_args(PolicyName))}, not {self.policy!r}"

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from .config import SAMPLE_RATE, StreamConfig
+from .config import SAMPLE_RATE, DetectorName, StreamConfig
+from .detectors import make_detector
 from .errors import EngineClosedError
 from .jobs import DecodeJob, DecodeResult
 from .session import StreamSession, TextCodec
-from .vad import SpeechDetector, WebRtcDetector
+from .vad import SpeechDetector
 
 __all__ = ["Backend", "EngineStatistics", "EngineThread", "open_engine"]
 
@@ -72,7 +73,7 @@ class EngineThread:
         model_name: str,
         languages: tuple[str, ...] = (),
         max_batch: int = 1,
-        make_detector: Callable[[], SpeechDetector] = WebRtcDetector,
+        make_detector: Callable[[DetectorName], SpeechDetector] = make_detector,
         clock: Callable[[], float],
     ) -> None:
         self.model_name = model_name
@@ -95,8 +96,8 @@ class EngineThread:
         self._thread.start()
 
     def new_session(self, config: StreamConfig) -> StreamSession:
-        """A stream whose jobs this engine can run."""
-        return StreamSession(config, self._make_detector(), self._codec)
+        """A stream whose jobs this engine can run. Raises DetectorError where its detector is missing."""
+        return StreamSession(config, self._make_detector(config.detector), self._codec)
 
     def submit(self, job: DecodeJob) -> Future[DecodeResult]:
         """Queues ``job``. Cancelling the future drops a job that has not begun.

@@ -4,6 +4,7 @@ WhisperStreamError
 └── StreamError
     ├── BufferFullError   more audio was fed than there is room for
     ├── IngestError       audio in a form that cannot be read
+    ├── DetectorError     the speech detector asked for cannot be had
     └── EngineClosedError a job was submitted after the engine was closed
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from .. import WhisperStreamError
 
-__all__ = ["BufferFullError", "EngineClosedError", "IngestError", "StreamError"]
+__all__ = ["BufferFullError", "DetectorError", "EngineClosedError", "IngestError", "StreamError"]
 
 
 class StreamError(WhisperStreamError):
@@ -31,6 +32,10 @@ class BufferFullError(StreamError):
 
 class IngestError(StreamError):
     """The declared audio format is not one we can read."""
+
+
+class DetectorError(StreamError):
+    """The speech detector asked for cannot be had."""
 
 
 class EngineClosedError(StreamError):

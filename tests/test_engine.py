@@ -66,7 +66,7 @@ def start(backend: GatedBackend, max_batch: int = 1) -> EngineThread:
         FakeCodec(),
         model_name="fake",
         max_batch=max_batch,
-        make_detector=LevelDetector,
+        make_detector=lambda name: LevelDetector(),
         clock=lambda: float(next(ticks)),
     )
 
