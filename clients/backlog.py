@@ -14,7 +14,7 @@ _PIECE = 256 * 1024  # bytes in a frame; proxies may take less than the server d
 
 @dataclass(slots=True)
 class _Item:
-    """Audio, or a message. ``end``: bytes of audio, or ``flush`` and ``eos`` messages, up to here."""
+    """Audio, or a message. ``end``: bytes of audio, or ``flush``, ``config`` and ``eos`` messages, up to here."""
 
     message: wire.ClientMessage
     is_audio: bool
@@ -48,7 +48,7 @@ class Backlog:
     def add(self, message: wire.ClientMessage) -> None:
         """Add audio in pieces, or another message."""
         if not isinstance(message, wire.Audio):
-            self._controls += isinstance(message, (wire.Flush, wire.Eos))
+            self._controls += isinstance(message, (wire.Flush, wire.Config, wire.Eos))
             self._items.append(_Item(message, is_audio=False, end=self._controls))
             return
         for at in range(0, len(message.data), _PIECE):
@@ -96,6 +96,6 @@ class Backlog:
 
     @staticmethod
     def _is_held(item: _Item, held_bytes: int, controls: int) -> bool:
-        if isinstance(item.message, (wire.Audio, wire.Flush, wire.Eos)):
+        if isinstance(item.message, (wire.Audio, wire.Flush, wire.Config, wire.Eos)):
             return item.end <= (held_bytes if item.is_audio else controls)
         return True  # a ping is answered or not; it is not worth repeating

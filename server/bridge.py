@@ -6,15 +6,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
+from ..streamer.config import StreamConfig
 from ..streamer.events import Done, Event, Lag, Partial, SegmentClosed
 from ..streamer.jobs import DecodeJob
 from .interfaces import Engine, Session
 from .mailbox import Mailbox
 from .mapping import to_wire
 from .recording import Recording
-from .wire import Ack, Segment
+from .wire import Ack, Configured, Segment
 
-__all__ = ["Engine", "Session", "StreamBridge", "say"]
+__all__ = ["Engine", "Session", "StreamBridge", "configured", "held", "say"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,15 @@ def say(
 def held(recording: Recording) -> Ack:
     """What the server holds of what the client sent."""
     return Ack(samples=recording.samples_in, bytes=recording.bytes_in, controls=recording.controls)
+
+
+def configured(config: StreamConfig, recording: Recording) -> Configured:
+    """The answer to ``config``."""
+    return Configured(
+        time=round(recording.seconds_in, 3),
+        language=config.language,
+        endpoint_silence=config.endpoint_silence,
+    )
 
 
 class StreamBridge:
@@ -95,6 +105,13 @@ class StreamBridge:
     def flush(self, flush_id: str) -> None:
         """Ask for everything received to be committed."""
         self._emit(self._recording.flush(flush_id))
+        self._news.set()
+        self._ack_soon()
+
+    def configure(self, config: StreamConfig) -> None:
+        """From here on the options are ``config``; answers ``configured``."""
+        self._recording.configure(config)
+        self._mailbox.put(configured(config, self._recording), lasting=True)
         self._news.set()
         self._ack_soon()
 

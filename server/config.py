@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, get_args, get_type_hints
 
+from msgspec import UnsetType
+
 from ..streamer.config import StreamConfig
 from .errors import ConfigError
-from .wire import DEFAULT_PORT, Start
+from .wire import DEFAULT_PORT, Config, Start
 
 __all__ = ["ServerConfig", "parse_flags"]
 
@@ -83,6 +85,17 @@ class ServerConfig:
             ),
             update_interval=self.update_interval,
         )
+
+    def changed(self, config: StreamConfig, changes: Config, *, english_only: bool) -> StreamConfig:
+        """Return the options of a stream after a ``config`` message."""
+        new: dict[str, Any] = {}
+        if not isinstance(changes.language, UnsetType) and not english_only:
+            new["language"] = changes.language
+        if not isinstance(changes.prompt, UnsetType):
+            new["prompt"] = changes.prompt
+        if not isinstance(changes.endpoint_silence, UnsetType):
+            new["endpoint_silence"] = changes.endpoint_silence or self.endpoint_silence
+        return dataclasses.replace(config, **new)
 
 
 class _Parser(argparse.ArgumentParser):

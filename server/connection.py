@@ -25,6 +25,7 @@ from .protocol import (
     Acknowledge,
     Action,
     CloseConnection,
+    ConfigureStream,
     FinishStream,
     FlushStream,
     OpenStream,
@@ -65,6 +66,7 @@ class StreamConnection:
         self._codec = codec
         self._streams = streams
         self._config = config
+        self._languages = languages
         self._protocol = ServerProtocol(codec, languages)
         self._outbox = Outbox()
         # Numbers what is said before there is a stream; then the stream's own.
@@ -181,17 +183,24 @@ class StreamConnection:
                     self._reply(message)
                 case CloseConnection(code=code, reason=reason):
                     self._outbox.close(code, reason)
-                case PushAudio() | FlushStream() | FinishStream() if self._stream is not None:
+                case PushAudio() | FlushStream() | ConfigureStream() | FinishStream() if (
+                    self._stream is not None
+                ):
                     await self._drive(self._stream, action)
 
     async def _drive(
-        self, stream: LiveStream, action: PushAudio | FlushStream | FinishStream
+        self, stream: LiveStream, action: PushAudio | FlushStream | ConfigureStream | FinishStream
     ) -> None:
         match action:
             case PushAudio(data=data):
                 await stream.push(data)
             case FlushStream(id=flush_id):
                 stream.flush(flush_id)
+            case ConfigureStream(config=changes):
+                english_only = not self._languages
+                stream.configure(
+                    self._config.changed(stream.config, changes, english_only=english_only)
+                )
             case FinishStream():
                 stream.finish()
 

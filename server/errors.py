@@ -59,6 +59,11 @@ class WarningCode(StrEnum):
 
     ODD_BYTES = "odd_bytes"
     SHUTTING_DOWN = "shutting_down"
+    NEARLY_SILENT = "nearly_silent"
+    DC_OFFSET = "dc_offset"
+    NOISE = "noise"
+    CLIPPING = "clipping"
+    SAMPLE_RATE = "sample_rate"
 
 
 class CloseCode(IntEnum):

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from msgspec import UnsetType
+
 from .codec import Codec, Frame
 from .errors import CloseCode, ErrorCode, InvalidField, ProtocolError, UnreadableFrame, WarningCode
 from .wire import (
     Audio,
     ClientMessage,
+    Config,
     Encoding,
     Eos,
     Error,
@@ -33,6 +36,7 @@ __all__ = [
     "Acknowledge",
     "Action",
     "CloseConnection",
+    "ConfigureStream",
     "FinishStream",
     "FlushStream",
     "OpenStream",
@@ -91,6 +95,13 @@ class FlushStream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigureStream:
+    """Change options from here on, and answer ``configured``."""
+
+    config: Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinishStream:
     """No more audio: commit the rest, answer ``done``, close."""
 
@@ -116,6 +127,7 @@ Action = (
     | Acknowledge
     | PushAudio
     | FlushStream
+    | ConfigureStream
     | FinishStream
     | Reply
     | CloseConnection
@@ -241,6 +253,8 @@ class ServerProtocol:
             return self._on_audio(message.data)
         if isinstance(message, Flush):
             return [*self._leftover("flush"), FlushStream(id=message.id)]
+        if isinstance(message, Config):
+            return self._on_config(message)
         if isinstance(message, Eos):
             return self._on_eos()
         return [
@@ -286,6 +300,14 @@ class ServerProtocol:
             )
             actions.append(Reply(message=Warning(code=WarningCode.ODD_BYTES, message=text)))
         return actions
+
+    def _on_config(self, config: Config) -> list[Action]:
+        try:
+            if not isinstance(config.language, UnsetType):
+                _checked(Start(language=config.language), self._languages)
+        except InvalidField as error:
+            return [_complaint(error), ConfigureStream(config=Config())]
+        return [ConfigureStream(config=config)]
 
     def _on_eos(self) -> list[Action]:
         self.state = ProtocolState.DRAINING

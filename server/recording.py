@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ..streamer.config import SAMPLE_RATE, StreamConfig
 from ..streamer.events import Event
 from ..streamer.ingest import PcmIngest
 from ..streamer.jobs import DecodeJob, DecodeResult
@@ -35,6 +36,10 @@ class Push(_Command, frozen=True, kw_only=True, tag="push"):
 
 class Flush(_Command, frozen=True, kw_only=True, tag="flush"):
     id: str
+
+
+class Configure(_Command, frozen=True, kw_only=True, tag="configure"):
+    config: StreamConfig
 
 
 class EndInput(_Command, frozen=True, kw_only=True, tag="end_input"):
@@ -64,7 +69,7 @@ class Failure(_Command, frozen=True, kw_only=True, tag="failure"):
     now: float
 
 
-Command = Push | Flush | EndInput | Finish | Job | Result | Failure
+Command = Push | Flush | Configure | EndInput | Finish | Job | Result | Failure
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
@@ -87,6 +92,9 @@ class Recording:
 
     Args:
         record: writes a command down; None while there is no journal.
+
+    Attributes:
+        listen: is shown all audio at 16 kHz that comes from the client, but not what is replayed.
     """
 
     def __init__(
@@ -98,6 +106,7 @@ class Recording:
         self._session = session
         self._ingest = ingest
         self.record = record
+        self.listen: Callable[[NDArray[np.float32]], None] | None = None
         # Samples for which the session had no room yet.
         self._pending: NDArray[np.float32] = np.zeros(0, np.float32)
         # The job that is out.
@@ -118,6 +127,11 @@ class Recording:
         return self._ingest.samples_in
 
     @property
+    def seconds_in(self) -> float:
+        """Audio received, in seconds of the stream."""
+        return self._ingest.samples_out / SAMPLE_RATE
+
+    @property
     def has_pending(self) -> bool:
         """Whether audio waits for room in the session."""
         return self._pending.size > 0
@@ -132,7 +146,9 @@ class Recording:
 
     def push(self, data: bytes) -> list[Event]:
         """Take bytes of any number; what the session has no room for waits for ``drain``."""
-        self._take(data)
+        samples = self._take(data)
+        if self.listen is not None:
+            self.listen(samples)
         fed, events = self._feed(None)
         self._record(Push(data=data, fed=fed))
         return events
@@ -153,6 +169,11 @@ class Recording:
         events = self._session.flush(flush_id)
         self._record(Flush(id=flush_id))
         return events
+
+    def configure(self, config: StreamConfig) -> None:
+        self.controls += 1
+        self._session.configure(config)
+        self._record(Configure(config=config))
 
     def end_input(self) -> list[Event]:
         """The client sends no more audio; ``drain`` will finish the session."""
@@ -188,11 +209,16 @@ class Recording:
         """Carry out a command of the journal. Raises JournalError where the session disagrees."""
         match command:
             case Push(data=data, fed=fed):
-                self._take(data)
+                if data:
+                    self._take(data)
                 return self._feed(fed)[1]
             case Flush(id=flush_id):
                 self.controls += 1
                 return self._session.flush(flush_id)
+            case Configure(config=config):
+                self.controls += 1
+                self._session.configure(config)
+                return []
             case EndInput(fed=fed):
                 self._end_input()
                 return self._feed(fed)[1]
@@ -219,11 +245,11 @@ class Recording:
             self._clock_offset = self._last_now - now
         return now + self._clock_offset
 
-    def _take(self, data: bytes) -> None:
-        if data:
-            samples = self._ingest.push(data)
-            self.bytes_in += len(data)
-            self._pending = np.concatenate((self._pending, samples))
+    def _take(self, data: bytes) -> NDArray[np.float32]:
+        samples = self._ingest.push(data)
+        self.bytes_in += len(data)
+        self._pending = np.concatenate((self._pending, samples))
+        return samples
 
     def _feed(self, count: int | None) -> tuple[int, list[Event]]:
         """Hand over ``count`` samples, or as many as there is room for."""

@@ -11,16 +11,19 @@ from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from .. import WhisperStreamError
 from ..streamer.config import StreamConfig
-from .bridge import StreamBridge, held, say
+from .bridge import StreamBridge, configured, held, say
 from .errors import CloseCode, ErrorCode
 from .interfaces import Engine
 from .journal import Journal
 from .mailbox import Mailbox
-from .recording import Command, Recording, encode_command
-from .wire import Ack, Error, Resumed, Segment, Start
+from .monitor import AudioMonitor
+from .recording import Command, Configure, Recording, encode_command
+from .wire import Ack, Error, Resumed, Segment, Start, Warning
 
 __all__ = ["Holder", "LiveStream", "StreamJournal", "hash_token", "token_fits", "where"]
 
@@ -106,6 +109,7 @@ class LiveStream:
         self._recording: Recording | None = recording
         self._held = Ack(samples=0)
         self._on_end = on_end
+        self._monitor = AudioMonitor()
         self._bridge: StreamBridge | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -114,6 +118,7 @@ class LiveStream:
         recording = self._recording
         assert recording is not None
         recording.record = self.journal.record
+        recording.listen = self._listen
         self._bridge = StreamBridge(
             recording, engine, self.mailbox, self.id, self._keep, self.journal.throttle
         )
@@ -125,6 +130,9 @@ class LiveStream:
         assert recording is not None
         self.mailbox.seq = max(self.mailbox.seq, seq)
         say(recording.replay(command), recording, self.mailbox, self._keep_encoded)
+        if isinstance(command, Configure):
+            self.config = command.config
+            self.mailbox.put(configured(self.config, recording), lasting=True)
 
     @property
     def finished(self) -> bool:
@@ -158,6 +166,11 @@ class LiveStream:
         if self._bridge is not None:
             self._bridge.flush(flush_id)
 
+    def configure(self, config: StreamConfig) -> None:
+        if self._bridge is not None:
+            self.config = config
+            self._bridge.configure(config)
+
     def finish(self) -> None:
         if self._bridge is not None and not self.ended:
             self._bridge.finish()
@@ -189,6 +202,10 @@ class LiveStream:
         )
         self.mailbox.put(Error(code=ErrorCode.INTERNAL, message=text), lasting=True)
         self.mailbox.close(CloseCode.INTERNAL_ERROR, ErrorCode.INTERNAL)
+
+    def _listen(self, samples: NDArray[np.float32]) -> None:
+        for found in self._monitor.listen(samples):
+            self.mailbox.put(Warning(code=found.code, message=found.message))
 
     def _keep(self, segment: Segment) -> None:
         self._keep_encoded(segment)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 __all__ = [
     "DEFAULT_PORT",
@@ -26,6 +26,8 @@ __all__ = [
     "Audio",
     "ClientMessage",
     "Commit",
+    "Config",
+    "Configured",
     "Done",
     "Encoding",
     "Eos",
@@ -93,6 +95,14 @@ class Flush(_Client, frozen=True, kw_only=True, tag="flush"):
     id: Annotated[str, Meta(max_length=MAX_ID_CHARS)] = ""
 
 
+class Config(_Client, frozen=True, kw_only=True, tag="config", omit_defaults=True):
+    """Change options of the stream; what is left out stays as it is."""
+
+    language: str | None | UnsetType = UNSET
+    prompt: Annotated[str, Meta(max_length=MAX_PROMPT_CHARS)] | UnsetType = UNSET
+    endpoint_silence: Annotated[float, Meta(ge=0.1, le=10.0)] | None | UnsetType = UNSET
+
+
 class Eos(_Client, frozen=True, kw_only=True, tag="eos"):
     """No more audio. The server commits the rest, sends ``done`` and closes."""
 
@@ -120,7 +130,7 @@ class Seen(_Client, frozen=True, kw_only=True, tag="ack"):
     seq: Annotated[int, Meta(ge=0)]
 
 
-ClientMessage = Start | Resume | Audio | Flush | Eos | Ping | Seen
+ClientMessage = Start | Resume | Audio | Flush | Config | Eos | Ping | Seen
 
 
 class _Server(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -161,6 +171,14 @@ class Resumed(_Server, frozen=True, kw_only=True, tag="resumed"):
     samples: int
     bytes: int
     controls: int
+
+
+class Configured(_Server, frozen=True, kw_only=True, tag="configured"):
+    """Answers ``config``: the options that hold now; audio up to ``time`` had come."""
+
+    time: float
+    language: str | None
+    endpoint_silence: float
 
 
 class SpeechStarted(_Server, frozen=True, kw_only=True, tag="speech_started"):
@@ -254,7 +272,7 @@ class Ack(_Server, frozen=True, kw_only=True, tag="ack"):
     """What the server holds, whatever happens to the connection.
 
     ``samples`` counts per channel at the client's own rate, ``bytes`` the audio itself, ``controls``
-    the ``flush`` and ``eos`` messages.
+    the ``flush``, ``config`` and ``eos`` messages.
     """
 
     samples: int
@@ -279,6 +297,7 @@ class Done(_Server, frozen=True, kw_only=True, tag="done"):
 ServerMessage = (
     Ready
     | Resumed
+    | Configured
     | SpeechStarted
     | SpeechStopped
     | Partial

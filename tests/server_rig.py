@@ -91,6 +91,9 @@ class ScriptedSession:
         self._flushes.append(flush_id)
         return self._settle()
 
+    def configure(self, config: StreamConfig) -> None:
+        self.config = config
+
     def finish(self) -> list[Event]:
         self._ending = True
         return self._settle()

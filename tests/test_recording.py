@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytest import raises
@@ -19,7 +21,8 @@ CONFIG = StreamConfig(
 )
 OPERATIONS = st.lists(
     st.tuples(
-        st.sampled_from(["push", "push", "poll", "done", "fail", "flush"]), st.integers(1, 40_000)
+        st.sampled_from(["push", "push", "poll", "done", "fail", "flush", "configure"]),
+        st.integers(1, 40_000),
     ),
     max_size=150,
 )
@@ -73,6 +76,12 @@ class Rig:
                 self.events += recording.job_done(result, self._now)
             case "fail" if recording.job is not None:
                 self.events += recording.job_failed("out of memory", self._now)
+            case "configure":
+                language, prompt = ("de", "Anna") if amount % 2 else ("en", "")
+                silence = (0.2, 0.6, 1.5)[amount % 3]
+                recording.configure(
+                    replace(CONFIG, language=language, prompt=prompt, endpoint_silence=silence)
+                )
             case "flush":
                 self.events += recording.flush(str(amount))
         self.events += recording.drain()
@@ -122,6 +131,21 @@ def test_it_says_what_was_said() -> None:
     rig.finish()
     said = [word.text for e in rig.events if isinstance(e, Commit) for word in e.words]
     assert said == [word_text(word) for word, _ in script.words]
+
+
+def test_new_options_hold_for_the_next_job() -> None:
+    rig = Rig(pcm16(scripted([0.1] * 8).audio), FakeDecoder())
+    rig.run("push", 40_000)
+    rig.run("poll", 0)
+    job = rig.recording.job
+    assert job is not None and (job.language, job.prompt) == ("en", ())
+    rig.run("configure", 1)
+    rig.run("done", 0)
+    rig.run("push", 40_000)
+    rig.run("poll", 0)
+    job = rig.recording.job
+    assert job is not None
+    assert (job.language, job.prompt) == ("de", tuple(ord(letter) for letter in "Anna"))
 
 
 def test_a_job_that_was_out_goes_out_again() -> None:

@@ -174,7 +174,7 @@ def test_a_wrong_field_is_named_with_what_it_takes(text: str, field: str, accept
 
 
 def test_an_unknown_type_is_named_with_the_known_ones() -> None:
-    with pytest.raises(UnknownMessage, match="'sing'.*start, resume, audio, flush, eos, ping, ack"):
+    with pytest.raises(UnknownMessage, match="'sing'.*start, resume, audio, flush, config, eos, ping, ack"):
         JsonCodec().decode_client('{"type":"sing"}')
 
 
