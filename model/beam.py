@@ -67,9 +67,13 @@ def judge(
     rules: GreedyRules,
     *,
     sot_index: int,
+    allow_empty: bool = False,
     cache: SelfCache | None = None,
 ) -> GreedyOutput:
-    """What one decoder pass over ``initial`` and the text ``tokens`` says: log-probabilities, attention."""
+    """What one decoder pass over ``initial`` and the text ``tokens`` says: log-probabilities, attention.
+
+    They are those of decoding the same text. Options as for ``decode_greedy``.
+    """
     fed = torch.tensor([[*initial, *tokens]], device=model.device)
     positions = torch.arange(fed.shape[1], device=model.device)[None]
     hidden, scores = model.decoder(
@@ -82,6 +86,8 @@ def judge(
     )
     no_speech = model.decoder.logits(hidden[:, sot_index]).softmax(-1)[0, rules.no_speech].item()
     logits = model.decoder.logits(hidden[0, len(initial) - 1 :]) + rules.suppressed
+    if not allow_empty:
+        logits[0, list(rules.blank)] = -torch.inf
     expected = torch.tensor([[*tokens, rules.eot]], device=model.device).T
     logprobs = (logits.gather(1, expected)[:, 0] - logits.logsumexp(dim=-1)).tolist()
     return GreedyOutput(

@@ -166,7 +166,14 @@ class WhisperBackend:
             allow_empty=bool(job.prefix),
         )
         return judge(
-            self.model, audio, initial, tokens, self._rules, sot_index=sot, cache=self._cache
+            self.model,
+            audio,
+            initial,
+            tokens,
+            self._rules,
+            sot_index=sot,
+            allow_empty=not tokens or bool(job.prefix),
+            cache=self._cache,
         )
 
     def _judged(
