@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..server.wire import (
         Ack,
         Commit,
+        Configured,
         Done,
         Error,
         Flushed,
@@ -54,6 +55,7 @@ __all__ = [
     "Ack",
     "ClientError",
     "Commit",
+    "Configured",
     "ConnectError",
     "ConnectionLost",
     "DaemonError",

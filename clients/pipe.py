@@ -27,7 +27,17 @@ _NETWORK_SECONDS = 10.0
 _SCHEMES = ("http", "https", "rtsp", "rtsps", "rtmp", "rtmps", "srt", "udp", "rtp", "tcp", "hls")
 _DTYPES = {"s16le": "<i2", "f32le": "<f4"}
 # How containers begin. What begins otherwise is taken for PCM, which has no beginning of its own.
-_MAGIC = (b"RIFF", b"RIFX", b"RF64", b"OggS", b"fLaC", b"ID3", b"\x1aE\xdf\xa3", b"FORM", b"caff")
+_MAGIC: tuple[bytes, ...] = (
+    b"RIFF",
+    b"RIFX",
+    b"RF64",
+    b"OggS",
+    b"fLaC",
+    b"ID3",
+    b"\x1aE\xdf\xa3",
+    b"FORM",
+    b"caff",
+)
 _MAGIC += (b"\xff\xfb", b"\xff\xf3", b"\xff\xf2", b"\xff\xf1", b"\xff\xf9", b"FLV\x01", b"#!AMR")
 
 

@@ -190,7 +190,9 @@ async def _events(
     source: Source, url: str | None, model: str, speed: float, options: StreamOptions
 ) -> AsyncGenerator[wire.ServerMessage, None]:
     async with AsyncExitStack() as stack:
-        address = url or await stack.enter_async_context(daemon(DaemonOptions(model=model)))
+        address = url
+        if address is None:
+            address = await stack.enter_async_context(daemon(DaemonOptions(model=model)))
         stream = await stack.enter_async_context(connect(address, **_without_format(options)))
         sender = asyncio.create_task(_send(source, stream, Pacer(speed)))
         stack.push_async_callback(_cancelled, sender)

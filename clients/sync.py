@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
@@ -119,7 +119,7 @@ def transcribe_microphone(
     device: str | None = None,
     model: str = "tiny.en",
     **options: Unpack[StreamOptions],
-) -> Iterator[wire.ServerMessage]:
+) -> Generator[wire.ServerMessage, None, None]:
     """Yield events of what a microphone hears; see :func:`.sdk.transcribe_microphone`."""
     with _loop() as loop:
         events = sdk.transcribe_microphone(url, device=device, model=model, **options)

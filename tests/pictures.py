@@ -10,6 +10,7 @@ import wave
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 from playwright.sync_api import Browser, Page, Playwright, WebSocketRoute, sync_playwright
 from whisper_stream.server import wire
@@ -17,7 +18,7 @@ from whisper_stream.streamer.engine import open_engine
 
 from .browser_rig import browser, open_page
 from .relay import relay
-from .server_rig import Daemon, daemon
+from .server_rig import Daemon, ScriptedEngine, daemon
 
 DATA = Path(__file__).parent / "data"
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
@@ -30,7 +31,7 @@ def main() -> int:
         _record(recording)
         engine = open_engine("tiny.en", device="cpu")
         close, engine.close = engine.close, lambda: None  # type: ignore[method-assign]
-        with daemon(engine) as running:
+        with daemon(cast(ScriptedEngine, engine)) as running:
             _captions(playwright, recording, running)
         with daemon() as running:
             _problems(playwright, recording, running)
@@ -45,7 +46,7 @@ def _record(path: Path) -> None:
 
 
 def _captions(playwright: Playwright, recording: Path, running: Daemon) -> None:
-    def take(name: str, address: str, **options: object) -> None:
+    def take(name: str, address: str, **options: Any) -> None:
         with _listening(playwright, recording, running, address, **options) as page:
             page.screenshot(path=IMAGES / f"page-{name}.png")
 
@@ -65,12 +66,12 @@ def _listening(
     *,
     act: Callable[[Page], None] = lambda page: None,
     style: str | None = None,
-    **options: object,
+    **options: Any,
 ) -> Iterator[Page]:
     """A page in the middle of a speech, with words that may still change."""
     with browser(playwright, recording) as opened:
         url = running.http + address
-        with open_page(opened, url, bypass_csp=True, **options) as page:  # type: ignore[arg-type]
+        with open_page(opened, url, bypass_csp=True, **options) as page:
             if style:
                 page.add_style_tag(content=style)
             if "overlay" not in address:

@@ -6,13 +6,10 @@ import json
 import re
 import wave
 from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
+from typing import cast
 
-import jiwer
-import pysrt
 import pytest
-import webvtt
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import (
     Browser,
@@ -23,15 +20,13 @@ from playwright.sync_api import (
     sync_playwright,
 )
 from whisper_stream.server import wire
-from whisper_stream.server.bridge import Engine
 from whisper_stream.streamer.engine import open_engine
 
 from .browser_rig import browser, open_page
 from .relay import relay
-from .server_rig import Daemon, daemon
+from .server_rig import Daemon, ScriptedEngine, daemon
+from .texts import SPEECH, check_times, errors_in, read_srt, read_vtt
 
-DATA = Path(__file__).parent / "data"
-SPEECH = DATA / "en-speech-jfk.wav"
 RUNNING = "html[data-state=listening]"
 STOPPED = "html[data-state=stopped]"
 WORDS = "#transcript li p span:first-child"
@@ -62,25 +57,12 @@ def scripted() -> Iterator[Daemon]:
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
+def engine() -> Iterator[ScriptedEngine]:
     """The model, for one daemon after the other: none of them closes it."""
     opened = open_engine("tiny.en", device="cpu", threads=2)
     close, opened.close = opened.close, lambda: None  # type: ignore[method-assign]
-    yield opened
+    yield cast(ScriptedEngine, opened)
     close()
-
-
-def spoken_text() -> str:
-    lines = (DATA / "manifest.jsonl").read_text().splitlines()
-    found = next(line for line in map(json.loads, lines) if line["file"] == SPEECH.name)
-    return str(found["text"])
-
-
-def errors_in(said: str) -> jiwer.WordOutput:
-    plain = [
-        re.sub(r"[^a-z ]", "", " ".join(text.lower().split())) for text in (spoken_text(), said)
-    ]
-    return jiwer.process_words(*plain)
 
 
 def text_of(page: Page) -> str:
@@ -95,15 +77,11 @@ def saved(page: Page, kind: str) -> str:
 
 
 def check_subtitles(page: Page) -> None:
-    """Read back by independent parsers: in order, without overlap, and no line too wide."""
-    subrip = pysrt.from_string(saved(page, "SRT"))
-    web = list(webvtt.from_buffer(StringIO(saved(page, "VTT"))))
-    assert [cue.text for cue in subrip] == [cue.text for cue in web]
-    times = [(cue.start.ordinal, cue.end.ordinal) for cue in subrip]
-    assert times == sorted(times) and all(start < end for start, end in times)
-    assert all(end <= start for (_, end), (start, _) in zip(times, times[1:], strict=False))
-    assert all(len(line) <= 42 for cue in subrip for line in cue.text.splitlines())
-    assert " ".join(cue.text_without_tags for cue in subrip).split() == text_of(page).split()
+    """Read back by independent parsers."""
+    cues = read_srt(saved(page, "SRT"))
+    assert cues == read_vtt(saved(page, "VTT"))
+    check_times(cues)
+    assert " ".join(text for *_, text in cues).split() == text_of(page).split()
     assert saved(page, "TXT").split() == text_of(page).split()
 
 
@@ -112,7 +90,7 @@ def speak(page: Page, until: str) -> None:
     page.locator("#transcript").get_by_text(re.compile(until, re.IGNORECASE)).wait_for()
 
 
-def test_a_speech_is_captioned_as_it_was_spoken(chromium: Browser, engine: Engine) -> None:
+def test_a_speech_is_captioned_as_it_was_spoken(chromium: Browser, engine: ScriptedEngine) -> None:
     with daemon(engine) as running, open_page(chromium, running.http) as page:
         speak(page, "ask not")
         assert page.locator("#status").inner_text() == "Listening"
@@ -127,7 +105,9 @@ def test_a_speech_is_captioned_as_it_was_spoken(chromium: Browser, engine: Engin
         check_subtitles(page)
 
 
-def test_a_daemon_killed_in_the_middle_costs_no_word(chromium: Browser, engine: Engine) -> None:
+def test_a_daemon_killed_in_the_middle_costs_no_word(
+    chromium: Browser, engine: ScriptedEngine
+) -> None:
     with daemon(engine) as first, daemon(engine) as second, relay(first.port) as between:
         with open_page(chromium, f"http://127.0.0.1:{between.port}") as page:
             speak(page, "fellow")

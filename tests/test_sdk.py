@@ -98,10 +98,10 @@ def test_a_file_becomes_a_transcript(tmp_path: Path) -> None:
 def test_a_microphone_until_it_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sounddevice", FakePortAudio([[500] * 12]))
     with daemon() as running:
-        for event in sync.transcribe_microphone(running.url):
-            if isinstance(event, Commit):
-                break
-        assert event.words[0].start == 0.0  # the rest is cleaned up with the generator
+        events = sync.transcribe_microphone(running.url)
+        first = next(event for event in events if isinstance(event, Commit))
+        events.close()
+    assert first.words[0].start == 0.0
 
 
 def test_the_examples_of_the_readme_run(
