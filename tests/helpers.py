@@ -176,7 +176,8 @@ class ChaoticDecoder:
 
     def __call__(self, job: DecodeJob) -> DecodeResult:
         self.jobs.append(job)
-        dice = random.Random(f"{self.seed} {zlib.crc32(job.audio.tobytes())} {job.prefix}")
+        audio = zlib.crc32(job.audio.tobytes())
+        dice = random.Random(f"{self.seed} {audio} {job.prefix} {job.prompt}")
         seconds = len(job.audio) / SAMPLE_RATE
         words = []
         for index in range(dice.randrange(self.most_words + 1)):
@@ -189,15 +190,18 @@ class ChaoticDecoder:
                     start=start,
                     end=start + dice.uniform(-0.5, 2.0),
                     probability=dice.random(),
+                    attended=dice.uniform(-1.0, seconds + 1.0),
                 )
             )
+        asked = job.language is None or job.switch_above is not None
         return DecodeResult(
             tokens=tuple(token for word in words for token in word.tokens),
             words=tuple(words),
-            language=job.language or dice.choice(["en", "de"]),
-            language_probability=None if job.language else dice.random(),
+            language=dice.choice(job.languages or ("en", "de")) if asked else job.language or "",
+            language_probability=dice.random() if asked else None,
             avg_logprob=-2 * dice.random(),
             no_speech_prob=dice.random(),
+            looped=dice.random() < 0.2,
         )
 
 

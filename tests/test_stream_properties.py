@@ -58,6 +58,13 @@ CONFIGS = st.builds(
     context_seconds=st.sampled_from([0.0, 5.0]),
     buffer_seconds=st.sampled_from([8.5, 20.0]),
     condition_on_previous=st.booleans(),
+    policy=st.sampled_from(["local-agreement", "align-att", "either"]),
+    attention_margin=st.sampled_from([0.05, 0.6, 1.2]),
+    show_margin=st.sampled_from([0.0, 0.15]),
+    max_segment=st.sampled_from([1.0, 3.0, 30.0]),
+    languages=st.sampled_from([(), ("en", "de")]),
+    hotwords=st.sampled_from(["", "Nguyen"]),
+    carry_prompt=st.booleans(),
 )
 
 
