@@ -64,6 +64,15 @@ def tokens_of(word: int) -> tuple[int, ...]:
     return (word,) if word % 2 == 0 else (word, 20_000 + word)
 
 
+def _cut_token(word: int, samples: int) -> int:
+    return 40_000 + WORD_SAMPLES * word + samples
+
+
+def _word_of(token: int) -> int:
+    """The word that ``token`` belongs to."""
+    return token % 20_000 if token < 40_000 else (token - 40_000) // WORD_SAMPLES
+
+
 @dataclass(frozen=True)
 class Script:
     audio: Samples
@@ -121,8 +130,9 @@ def _runs(audio: Samples) -> Iterable[tuple[int, int, int]]:
 
 @dataclass
 class FakeDecoder:
-    """Reads scripted words. A word cut by the end of the audio is misheard; less than half of a
-    word at the start of the audio is not heard. A forced prefix takes the words it covers."""
+    """Reads scripted words, which follow each other in their order. A word cut by the end of the audio
+    is misheard; less than half of a word at the start of the audio is not heard. A forced prefix
+    takes the words up to its last one."""
 
     jobs: list[DecodeJob] = field(default_factory=list)
 
@@ -135,7 +145,7 @@ class FakeDecoder:
                 if first == 0 and end - first < WORD_SAMPLES // 2:
                     continue
                 if first > 0:  # cut off
-                    tokens, text = (40_000 + word + end - first,), f"{text}-"
+                    tokens, text = (_cut_token(word, end - first),), f"{text}-"
             start_seconds, end_seconds = first / SAMPLE_RATE, end / SAMPLE_RATE
             words.append(
                 DecodedWord(
@@ -146,9 +156,9 @@ class FakeDecoder:
                     probability=0.9,
                 )
             )
-        forced = len(job.prefix)
-        while words and forced > 0:
-            forced -= len(words.pop(0).tokens)
+        if job.prefix:
+            last = _word_of(job.prefix[-1])
+            words = [word for word in words if _word_of(word.tokens[0]) > last]
         tokens = tuple(token for word in words for token in word.tokens)
         accepted = 0
         for ours, drafted in zip(tokens, job.draft, strict=False):
