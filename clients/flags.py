@@ -36,6 +36,7 @@ def add_shared_flags(parser: argparse.ArgumentParser, *, device_flag: str = "--d
     add("--prompt", default="", metavar="TEXT", help="context or vocabulary to expect")
     add("--json", action="store_true", help="print every message of the server as a JSON line")
     add("--output", metavar="FILE", help="write the transcript as .srt, .vtt, .txt or .json")
+    add("--timeline", metavar="FILE", help="write a page that shows when each word came, as .html")
     add("--no-color", dest="color", action="store_false", help="captions without colors")
     add("--server", metavar="URL", help="use the daemon at ws://host:port, not an embedded one")
     daemon = parser.add_argument_group("options of the embedded daemon")

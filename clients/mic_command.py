@@ -15,6 +15,7 @@ from .play import Track
 from .player import play
 from .render import clean
 from .terminal import print_notice
+from .timeline import Timeline
 
 __all__ = ["main"]
 
@@ -38,11 +39,15 @@ def main(argv: Sequence[str]) -> int:
     options = play_options(parsed, device_flag=_MODEL_DEVICE)
     microphone = Microphone(parsed.device, notice=print_notice)
     output = OutputFile(Path(parsed.output)) if parsed.output is not None else None
+    timeline = None
+    if parsed.timeline is not None:
+        timeline = Timeline(Path(parsed.timeline), microphone.name)
 
     def status() -> Text:
         return _meter(microphone)
 
-    code = play(options, [Track(source=microphone, output=output, speed=None, status=status)])
+    track = Track(source=microphone, output=output, timeline=timeline, speed=None, status=status)
+    code = play(options, [track])
     return 0 if code == 130 else code  # Ctrl-C is how it is meant to end
 
 

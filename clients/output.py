@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import stat
-import tempfile
 from pathlib import Path
 
 from ..server import captions, wire
 from .errors import OutputError
+from .text_file import TextFile
 
 __all__ = ["OutputFile", "Transcript"]
 
@@ -61,48 +59,19 @@ class Transcript:
 
 
 class OutputFile:
-    """The file for the final transcript. Nothing there is touched before :meth:`write`.
+    """The file for the transcript. Nothing there is touched before :meth:`write`.
 
     Raises:
         OutputError: the extension names no format, or the file could not be written.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self.format = _format(path)
-        self._target = Path(os.path.realpath(path))  # a symbolic link stays one
-        try:
-            mode = self._target.stat().st_mode if self._target.exists() else None
-            if mode is not None and stat.S_ISDIR(mode):
-                raise OutputError(f"--output {path}: is a directory; name a file in it")
-            if mode is not None and not os.access(self._target, os.W_OK):
-                raise OutputError(f"--output {path}: may not be written; choose another file")
-            with tempfile.NamedTemporaryFile(dir=self._target.parent, prefix=".whisper-stream-"):
-                pass
-        except (OSError, ValueError) as error:
-            raise self._error(error) from None
-        self._mode = stat.S_IMODE(mode) if mode is not None else 0o666 & ~_umask()
+        self._file = TextFile(path, flag="--output")
 
     def write(self, segments: tuple[wire.Segment, ...]) -> None:
         """Replace the file with the transcript, whole or not at all."""
-        data = captions.render(segments, self.format).encode()
-        temporary: str | None = None
-        try:
-            with tempfile.NamedTemporaryFile(
-                dir=self._target.parent, prefix=".whisper-stream-", delete=False
-            ) as file:
-                temporary = file.name
-                file.write(data)
-                os.fchmod(file.fileno(), self._mode)
-            os.replace(temporary, self._target)
-        except OSError as error:
-            if temporary is not None:
-                Path(temporary).unlink(missing_ok=True)
-            raise self._error(error) from None
-
-    def _error(self, error: Exception) -> OutputError:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        return OutputError(f"--output {self.path}: cannot be written: {reason}")
+        self._file.write(captions.render(segments, self.format))
 
 
 def _format(path: Path) -> captions.CaptionFormat:
@@ -111,9 +80,3 @@ def _format(path: Path) -> captions.CaptionFormat:
             return name
     known = ", ".join(f".{name}" for name in captions.FORMATS)
     raise OutputError(f"--output {path}: the extension must be one of {known}")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -17,6 +17,7 @@ from .output import OutputFile, Transcript
 from .source import SAMPLE_RATE, Pacer, Source
 from .stream import StreamConnection
 from .terminal import Screen, open_screen
+from .timeline import Timeline
 
 __all__ = ["DRAIN_SECONDS", "PlayOptions", "Playback", "Track"]
 
@@ -49,6 +50,7 @@ class Track:
     output: OutputFile | None = None
     speed: float | None = 1.0
     status: Callable[[], Text] | None = None
+    timeline: Timeline | None = None
 
 
 class Playback:
@@ -99,6 +101,8 @@ class Playback:
             segments = self._transcript.complete()
             if track.output is not None and (segments or finished):
                 track.output.write(segments)
+            if track.timeline is not None:
+                track.timeline.write()
 
     async def _exchange(self, stream: StreamConnection, screen: Screen) -> None:
         try:
@@ -138,6 +142,8 @@ class Playback:
                         sent += len(chunk) // 2
                         if await self._stopped_within(pacer.delay(sent)):
                             break
+                        if self._track.timeline is not None:
+                            self._track.timeline.sent(chunk)
                         await stream.send_audio(chunk)
                     else:
                         self._sent_all = not self._stop.is_set()
@@ -168,6 +174,8 @@ class Playback:
 
     def _take(self, message: wire.ServerMessage, screen: Screen) -> None:
         self._transcript.add(message)
+        if self._track.timeline is not None:
+            self._track.timeline.received(message)
         screen.renderer.show(message, self._transcript)
         match message:
             case wire.Segment():

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from .. import __version__
 from .cli import COMMANDS
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .output import OutputFile
     from .pipe import PcmFormat
     from .play import Track
+    from .timeline import Timeline
 
 __all__ = ["main"]
 
@@ -58,7 +59,7 @@ def _tracks(parsed: argparse.Namespace) -> list[Track]:
             Track(
                 source=source,
                 total=source.check(),
-                output=_output(parsed, "stdin" if pipe else Path(file).stem),
+                **_files(parsed, "stdin" if pipe else Path(file).stem, source.name),
                 speed=None if pipe else parsed.speed,
             )
         )
@@ -66,18 +67,32 @@ def _tracks(parsed: argparse.Namespace) -> list[Track]:
         address = UrlSource(parsed.url)
         stem = Path(address.name).stem or "stream"
         track = Track(
-            source=address, total=address.check(), output=_output(parsed, stem), speed=parsed.speed
+            source=address,
+            total=address.check(),
+            speed=parsed.speed,
+            **_files(parsed, stem, address.name),
         )
         tracks.append(track)
     return tracks
 
 
-def _output(parsed: argparse.Namespace, stem: str) -> OutputFile | None:
-    from .output import OutputFile
+class _Files(TypedDict):
+    output: OutputFile | None
+    timeline: Timeline | None
 
-    if parsed.output is None:
-        return None
-    return OutputFile(Path(parsed.output.replace("{}", stem)))
+
+def _files(parsed: argparse.Namespace, stem: str, name: str) -> _Files:
+    """The files to write for one source; ``{}`` in a name becomes ``stem``."""
+    from .output import OutputFile
+    from .timeline import Timeline
+
+    def path(template: str) -> Path:
+        return Path(template.replace("{}", stem))
+
+    return _Files(
+        output=OutputFile(path(parsed.output)) if parsed.output is not None else None,
+        timeline=Timeline(path(parsed.timeline), name) if parsed.timeline is not None else None,
+    )
 
 
 def _pcm_format(parsed: argparse.Namespace) -> PcmFormat | None:
@@ -104,8 +119,11 @@ def _check_combination(parsed: argparse.Namespace) -> None:
     if files.count("-") > 1:
         raise UsageError("standard input can be read once only; name - once")
     several = len(files) + (parsed.url is not None) > 1
-    if several and parsed.output is not None and "{}" not in parsed.output:
-        raise UsageError("--output of several files needs {} for each one's name, as in '{}.srt'")
+    for flag, name in (("--output", parsed.output), ("--timeline", parsed.timeline)):
+        if several and name is not None and "{}" not in name:
+            raise UsageError(
+                f"{flag} of several files needs {{}} for each one's name, as in '{{}}.srt'"
+            )
     if "-" not in files:
         for name in ("encoding", "sample_rate", "channels"):
             if getattr(parsed, name) is not None:

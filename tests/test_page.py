@@ -19,10 +19,12 @@ from playwright.sync_api import (
     expect,
     sync_playwright,
 )
+from whisper_stream.clients.timeline import Timeline
 from whisper_stream.server import wire
 from whisper_stream.streamer.engine import open_engine
 
 from .browser_rig import browser, open_page
+from .fake_server import WORDS as WORDS_SAID
 from .relay import relay
 from .server_rig import Daemon, ScriptedEngine, daemon
 from .texts import SPEECH, check_times, errors_in, read_srt, read_vtt
@@ -274,3 +276,25 @@ def test_no_serious_barrier(
         page.wait_for_selector(STOPPED)
         page.get_by_role("button", name="Key of the server").click()
         check()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_timeline_opens_without_barriers(chromium: Browser, tmp_path: Path, dark: bool) -> None:
+    timeline = Timeline(tmp_path / "talk.html", "talk.wav")
+    timeline.sent(bytes(64_000))
+    timeline.received(wire.SpeechStarted(time=0.1))
+    timeline.received(wire.Commit(text=WORDS_SAID[0].text, words=WORDS_SAID))
+    timeline.write()
+    context = chromium.new_context(color_scheme="dark" if dark else "light")
+    page = context.new_page()
+    told: list[str] = []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.goto((tmp_path / "talk.html").as_uri())
+    page.get_by_role("button", name="what").click()
+    page.get_by_text("“what” was said from 1.20 s to 1.50 s").wait_for()
+    page.wait_for_selector("#strip .word[aria-current]")  # it plays
+    found = Axe().run(page).response["violations"]
+    assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == []
+    assert told == []
+    context.close()
