@@ -30,6 +30,7 @@ class DaemonOptions:
     device: str | None = None
     compute_type: str | None = None
     threads: int | None = None
+    policy: str | None = None
 
     def arguments(self) -> list[str]:
         arguments = ["--host", "127.0.0.1", "--port", "0", "--announce", "--exit-with-stdin"]
@@ -38,6 +39,7 @@ class DaemonOptions:
             ("--device", self.device),
             ("--compute-type", self.compute_type),
             ("--threads", self.threads),
+            ("--policy", self.policy),
         ):
             if value is not None:
                 arguments += [flag, str(value)]

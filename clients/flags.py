@@ -50,6 +50,7 @@ def add_shared_flags(parser: argparse.ArgumentParser, *, device_flag: str = "--d
     )
     add("--compute-type", metavar="TYPE", help="the precision of its numbers, such as float32")
     add("--threads", type=_threads, metavar="N", help="processor threads of the model")
+    add("--policy", metavar="NAME", help="local-agreement, align-att or either: what is committed")
 
 
 def play_options(parsed: argparse.Namespace, *, device_flag: str = "--device") -> PlayOptions:
@@ -68,6 +69,7 @@ def play_options(parsed: argparse.Namespace, *, device_flag: str = "--device") -
             ("model_device", device_flag),
             ("compute_type", "--compute-type"),
             ("threads", "--threads"),
+            ("policy", "--policy"),
         ):
             if getattr(parsed, name) is not None:
                 raise UsageError(f"{flag} is for an embedded daemon; leave it out with --server")
@@ -79,6 +81,7 @@ def play_options(parsed: argparse.Namespace, *, device_flag: str = "--device") -
             device=parsed.model_device,
             compute_type=parsed.compute_type,
             threads=parsed.threads,
+            policy=parsed.policy,
         ),
         json=parsed.json,
         color=parsed.color,

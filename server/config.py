@@ -7,11 +7,11 @@ import dataclasses
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, get_args, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from msgspec import UnsetType
 
-from ..streamer.config import StreamConfig
+from ..streamer.config import PolicyName, StreamConfig
 from .errors import ConfigError
 from .wire import DEFAULT_PORT, Config, Start
 
@@ -39,6 +39,13 @@ class ServerConfig:
     )
     threads: int = _option(0, "CPU threads of the model; 0 takes all")
     language: str | None = _option(None, "language of streams that name none; default: detect")
+    languages: str | None = _option(
+        None, "languages that may be detected, such as en,de; default: any"
+    )
+    hotwords: str | None = _option(None, "words to expect in streams that name none; default: none")
+    policy: PolicyName = _option(
+        "local-agreement", "which words are committed", get_args(PolicyName)
+    )
     max_streams: int = _option(64, "streams served at once; more are refused")
     idle_timeout: float = _option(300.0, "seconds a client may neither send nor read")
     drain_seconds: float = _option(10.0, "seconds that open streams get to finish on a stop")
@@ -72,6 +79,15 @@ class ServerConfig:
         for name in ("idle_timeout", "endpoint_silence", "update_interval"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{_flag(name)} must be above 0 seconds")
+        try:
+            StreamConfig(policy=self.policy, languages=self.allowed_languages)
+        except ValueError as error:  # it begins with the option's name
+            raise ConfigError(f"--{error}") from error
+
+    @property
+    def allowed_languages(self) -> tuple[str, ...]:
+        """Codes of the languages that may be detected; none: any."""
+        return tuple(code.strip() for code in (self.languages or "").split(",") if code.strip())
 
     def stream_config(self, start: Start, *, english_only: bool) -> StreamConfig:
         """Return the options of the stream that ``start`` asks for."""
@@ -84,6 +100,9 @@ class ServerConfig:
                 self.endpoint_silence if start.endpoint_silence is None else start.endpoint_silence
             ),
             update_interval=self.update_interval,
+            languages=self.allowed_languages,
+            hotwords=self.hotwords or "",
+            policy=self.policy,
         )
 
     def changed(self, config: StreamConfig, changes: Config, *, english_only: bool) -> StreamConfig:
@@ -120,6 +139,8 @@ def parse_flags(argv: Sequence[str]) -> ServerConfig:
             continue
         if isinstance(kind, types.UnionType):  # "str | None": the flag gives the str
             kind = get_args(kind)[0]
+        elif get_origin(kind) is Literal:
+            kind = str
         shown = "" if option.default is None else " (default: %(default)s)"
         parser.add_argument(
             _flag(option.name),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,9 +44,10 @@ def test_arguments_leave_what_is_not_given_to_the_daemon() -> None:
     fixed = ["--host", "127.0.0.1", "--port", "0", "--announce", "--exit-with-stdin"]
     assert DaemonOptions().arguments() == [*fixed, "--model", "tiny.en"]
     options = DaemonOptions(model="base", device="cpu", compute_type="float32", threads=2)
+    options = replace(options, policy="either")
     assert options.arguments() == [
         *(*fixed, "--model", "base", "--device", "cpu"),
-        *("--compute-type", "float32", "--threads", "2"),
+        *("--compute-type", "float32", "--threads", "2", "--policy", "either"),
     ]
 
 
