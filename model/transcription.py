@@ -187,6 +187,11 @@ def _clip_points(clip_timestamps: str | Iterable[float]) -> list[int]:
         ) from None
     if any(not math.isfinite(point) or point < 0 for point in seconds):
         raise DecodingOptionsError("clip_timestamps must be seconds that are not negative")
+    for start, end in zip(seconds[::2], seconds[1::2], strict=False):
+        if end < start:
+            raise DecodingOptionsError(
+                f"clip_timestamps has a clip that ends ({end:g}) before it starts ({start:g})"
+            )
     return [frame_of(point) for point in seconds] or [0]
 
 

@@ -173,6 +173,7 @@ def test_lines_of_segments_have_hours_when_needed() -> None:
         ({"temperature": (0.0, -1.0)}, "temperature"),
         ({"clip_timestamps": "1,x"}, "clip_timestamps"),
         ({"clip_timestamps": [-1.0]}, "clip_timestamps"),
+        ({"clip_timestamps": "5,2"}, "ends .2. before it starts .5."),
         ({"batch_size": 0}, "batch_size"),
         ({"hallucination_silence_threshold": -1.0}, "hallucination_silence_threshold"),
         ({"hallucination_silence_threshold": 1.0, "batch_size": 2}, "batch_size"),
