@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from ..streamer.config import StreamConfig
 from ..streamer.events import Done, Event, Lag, Partial, SegmentClosed
 from ..streamer.jobs import DecodeJob
+from .errors import ErrorCode
 from .interfaces import Engine, Session
 from .mailbox import Mailbox
 from .mapping import to_wire
 from .recording import Recording
-from .wire import Ack, Configured, Segment
+from .wire import Ack, Configured, Error, Segment
 
 __all__ = ["Engine", "Session", "StreamBridge", "configured", "held", "say"]
 
@@ -101,6 +102,9 @@ class StreamBridge:
                 self._space.clear()
                 self._news.set()
                 await self._space.wait()
+            if self._recording.error is not None:
+                self.finish()
+                return
 
     def flush(self, flush_id: str) -> None:
         """Ask for everything received to be committed."""
@@ -117,7 +121,12 @@ class StreamBridge:
 
     def finish(self) -> None:
         """No more audio; pump() returns when the rest is committed and ``done`` is queued."""
+        if self._recording.ended:
+            return
         self._emit(self._recording.end_input())
+        if self._recording.error is not None:
+            text = f"{self._recording.error}; what came before is completed"
+            self._mailbox.put(Error(code=ErrorCode.BAD_AUDIO, message=text, fatal=False))
         self._news.set()
 
     async def pump(self) -> None:

@@ -194,6 +194,8 @@ class StreamConnection:
         match action:
             case PushAudio(data=data):
                 await stream.push(data)
+                if stream.ended:  # the audio was damaged
+                    self._protocol.ended()
             case FlushStream(id=flush_id):
                 stream.flush(flush_id)
             case ConfigureStream(config=changes):

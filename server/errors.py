@@ -46,6 +46,7 @@ class ErrorCode(StrEnum):
     ALREADY_STARTED = "already_started"
     AFTER_EOS = "after_eos"
     ODD_BYTES = "odd_bytes"
+    BAD_AUDIO = "bad_audio"
     IDLE_TIMEOUT = "idle_timeout"
     TOO_MANY_STREAMS = "too_many_streams"
     UNKNOWN_SESSION = "unknown_session"

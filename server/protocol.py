@@ -47,7 +47,8 @@ __all__ = [
     "ServerProtocol",
 ]
 
-_SAMPLE_BYTES: dict[Encoding, int] = {"s16le": 2, "f32le": 4}
+# Containers are cut anywhere: no piece of theirs is odd.
+_SAMPLE_BYTES: dict[Encoding, int] = {"s16le": 2, "f32le": 4, "mulaw": 1, "alaw": 1}
 
 
 class ProtocolState(Enum):
@@ -184,9 +185,15 @@ class ServerProtocol:
             received: bytes of audio so far.
             ended: no more audio is expected.
         """
-        self._frame_bytes = _SAMPLE_BYTES[start.encoding] * start.channels
+        self._frame_bytes = _frame_bytes(start)
         self._dangling = received % self._frame_bytes
         self.state = ProtocolState.DRAINING if ended else ProtocolState.STREAMING
+
+    def ended(self) -> None:
+        """The stream takes no more audio, for a reason that the client was told."""
+        if self.state is ProtocolState.STREAMING:
+            self.state = ProtocolState.DRAINING
+            self._ended_here = True
 
     def suspend(self) -> list[Action]:
         """End the connection because the daemon stops, the stream to go on with the next daemon."""
@@ -285,7 +292,7 @@ class ServerProtocol:
             start = _checked(start, self._languages)
         except InvalidField as error:
             return self._fatal(error, CloseCode.POLICY_VIOLATION)
-        self._frame_bytes = _SAMPLE_BYTES[start.encoding] * start.channels
+        self._frame_bytes = _frame_bytes(start)
         self.state = ProtocolState.STREAMING
         return [OpenStream(start=start)]
 
@@ -334,6 +341,11 @@ def _complaint(error: ProtocolError) -> Reply:
     return Reply(
         message=Error(code=error.code, message=error.message, field=error.field, fatal=False)
     )
+
+
+def _frame_bytes(start: Start) -> int:
+    size = _SAMPLE_BYTES.get(start.encoding)
+    return 1 if size is None else size * start.channels
 
 
 def _name(message: ClientMessage) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..streamer.config import SAMPLE_RATE, StreamConfig
 from ..streamer.events import Event
-from ..streamer.ingest import PcmIngest
+from ..streamer.ingest import Ingest
 from ..streamer.jobs import DecodeJob, DecodeResult
 from .errors import JournalError
 from .interfaces import Session
@@ -100,7 +100,7 @@ class Recording:
     def __init__(
         self,
         session: Session,
-        ingest: PcmIngest,
+        ingest: Ingest,
         record: Callable[[Command], None] | None = None,
     ) -> None:
         self._session = session
@@ -134,7 +134,12 @@ class Recording:
     @property
     def has_pending(self) -> bool:
         """Whether audio waits for room in the session."""
-        return self._pending.size > 0
+        return self._pending.size > 0 or self._ingest.has_more
+
+    @property
+    def error(self) -> str | None:
+        """Why nothing can be made of the client's bytes any more, in one sentence."""
+        return self._ingest.error
 
     @property
     def finished(self) -> bool:
@@ -157,6 +162,7 @@ class Recording:
         """Feed what is pending as far as there is room, and finish once all of it is fed."""
         events: list[Event] = []
         if self.has_pending and self._session.room > 0:
+            self._refill()
             fed, events = self._feed(None)
             self._record(Push(fed=fed))
         if self.ended and not self.has_pending and not self._finish_called:
@@ -211,6 +217,8 @@ class Recording:
             case Push(data=data, fed=fed):
                 if data:
                     self._take(data)
+                else:
+                    self._refill()
                 return self._feed(fed)[1]
             case Flush(id=flush_id):
                 self.controls += 1
@@ -239,6 +247,10 @@ class Recording:
                 self._last_now = now
                 return self._session.job_failed(reason, now)
 
+    def close(self) -> None:
+        """The stream is over: let go of what decodes its audio."""
+        self._ingest.close()
+
     def _told(self, now: float) -> float:
         """``now`` on the stream's own clock, which stands still while no daemon runs."""
         if self._clock_offset is None:
@@ -250,6 +262,11 @@ class Recording:
         self.bytes_in += len(data)
         self._pending = np.concatenate((self._pending, samples))
         return samples
+
+    def _refill(self) -> None:
+        """What a container still held back comes once there is nothing else to feed."""
+        if not self._pending.size:
+            self._pending = self._ingest.more()
 
     def _feed(self, count: int | None) -> tuple[int, list[Event]]:
         """Hand over ``count`` samples, or as many as there is room for."""

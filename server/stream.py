@@ -181,6 +181,13 @@ class LiveStream:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def close(self) -> None:
+        """Let go of the audio."""
+        if self._recording is not None:
+            self._held = self.held
+            self._recording.close()
+        self._bridge = self._recording = None
+
     async def _pump(self, bridge: StreamBridge) -> None:
         try:
             await bridge.pump()
@@ -191,8 +198,7 @@ class LiveStream:
             self._fail(error, "something went wrong in the daemon; its log says where")
         finally:
             bridge.close()
-            self._held = self.held
-            self._bridge = self._recording = None
+            self.close()
             self._on_end(self)
 
     def _fail(self, error: Exception, text: str) -> None:

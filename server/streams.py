@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ..streamer.config import StreamConfig
-from ..streamer.ingest import PcmIngest
+from ..streamer.ingest import open_ingest
 from .archive import Archive, Transcript
 from .config import ServerConfig
 from .errors import CloseCode, ErrorCode, JournalError, ProtocolError
@@ -191,7 +191,7 @@ class Streams:
         config: StreamConfig,
         mailbox: Mailbox,
     ) -> LiveStream:
-        ingest = PcmIngest(start.encoding, start.sample_rate, start.channels)
+        ingest = open_ingest(start.encoding, start.sample_rate, start.channels)
         journal = self._journal if mailbox.keep else None
         return LiveStream(
             stream_id=stream_id,
@@ -277,11 +277,15 @@ class Streams:
         mailbox = Mailbox()
         mailbox.keep = True
         stream = self._make(row.id, row.token_hash, start, config, mailbox)
-        for number, seq, body in self._journal.commands(row.id):
-            if number != stream.journal.number:
-                raise JournalError(f"command {stream.journal.number} is missing from the journal")
-            stream.replay(decode_command(body), seq)
-            stream.journal.number += 1
+        try:
+            for number, seq, body in self._journal.commands(row.id):
+                if number != stream.journal.number:
+                    raise JournalError(f"command {stream.journal.number} is missing")
+                stream.replay(decode_command(body), seq)
+                stream.journal.number += 1
+        except JournalError:
+            stream.close()
+            raise
         return stream
 
 

@@ -7,7 +7,7 @@ their leading space, so joining them gives the transcript in every language.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -62,8 +62,10 @@ MAX_FRAME_BYTES = 4 * 1024 * 1024  # of one websocket message
 MAX_PROMPT_CHARS = 4_000
 MAX_ID_CHARS = 256
 
-Encoding = Literal["s16le", "f32le"]
-ENCODINGS: tuple[Encoding, ...] = ("s16le", "f32le")
+Encoding = Literal[
+    "s16le", "f32le", "mulaw", "alaw", "webm", "ogg", "mp3", "wav", "flac", "mp4", "aac"
+]
+ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 
 
 class _Client(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

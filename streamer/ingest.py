@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import soxr
@@ -11,11 +11,79 @@ from numpy.typing import NDArray
 from .config import SAMPLE_RATE
 from .errors import IngestError
 
-__all__ = ["ENCODINGS", "MAX_SAMPLE_RATE", "MIN_SAMPLE_RATE", "PcmIngest"]
+__all__ = [
+    "ENCODINGS",
+    "MAX_SAMPLE_RATE",
+    "MIN_SAMPLE_RATE",
+    "Ingest",
+    "PcmIngest",
+    "open_ingest",
+]
 
-ENCODINGS: dict[str, np.dtype[Any]] = {"s16le": np.dtype("<i2"), "f32le": np.dtype("<f4")}
+ENCODINGS: dict[str, np.dtype[Any]] = {
+    "s16le": np.dtype("<i2"),
+    "f32le": np.dtype("<f4"),
+    "mulaw": np.dtype("u1"),
+    "alaw": np.dtype("u1"),
+}
 MIN_SAMPLE_RATE = 8_000
 MAX_SAMPLE_RATE = 48_000
+
+
+class Ingest(Protocol):
+    """Bytes in, 16 kHz mono out. What comes out depends on the calls alone, not on timing."""
+
+    @property
+    def samples_in(self) -> int: ...
+    @property
+    def samples_out(self) -> int: ...
+    @property
+    def has_more(self) -> bool:
+        """Whether ``more`` has something to give."""
+
+    @property
+    def error(self) -> str | None:
+        """Why nothing can be made of the bytes any more, in one sentence."""
+
+    def push(self, data: bytes) -> NDArray[np.float32]: ...
+    def more(self) -> NDArray[np.float32]: ...
+    def finish(self) -> NDArray[np.float32]: ...
+    def close(self) -> None: ...
+
+
+def open_ingest(encoding: str, sample_rate: int, channels: int) -> Ingest:
+    """The ingest of one stream: of PCM, or of a container that says itself what is in it.
+
+    Raises IngestError for an unknown encoding, or a rate or channels that PCM cannot have here.
+    """
+    if encoding in ENCODINGS:
+        return PcmIngest(encoding, sample_rate, channels)
+    from .container import CONTAINERS, ContainerIngest  # loads FFmpeg: only where it is needed
+
+    if encoding not in CONTAINERS:
+        known = ", ".join((*ENCODINGS, *CONTAINERS))
+        raise IngestError(f"encoding {encoding!r} is not supported: use one of {known}")
+    return ContainerIngest(encoding)
+
+
+def _ulaw() -> NDArray[np.float32]:
+    """Samples of the 256 codes of G.711 mu-law, in -1..1."""
+    code = ~np.arange(256, dtype=np.uint8)
+    exponent, mantissa = (code >> 4) & 7, (code & 15).astype(np.int32)
+    size = (((mantissa << 3) + 132) << exponent) - 132
+    return (np.where(code & 128, -size, size) / 32768).astype(np.float32)
+
+
+def _alaw() -> NDArray[np.float32]:
+    """Samples of the 256 codes of G.711 A-law, in -1..1."""
+    code = np.arange(256, dtype=np.uint8) ^ 0x55
+    exponent, mantissa = ((code >> 4) & 7).astype(np.int32), (code & 15).astype(np.int32)
+    size = (mantissa << 4) + np.where(exponent > 0, 264, 8)
+    size = size << np.maximum(exponent - 1, 0)
+    return (np.where(code & 128, size, -size) / 32768).astype(np.float32)
+
+
+_COMPANDED = {"mulaw": _ulaw(), "alaw": _alaw()}
 
 
 class PcmIngest:
@@ -36,6 +104,7 @@ class PcmIngest:
         if channels not in (1, 2):
             raise IngestError(f"channels {channels} is not supported: use 1 or 2")
         self._dtype = ENCODINGS[encoding]
+        self._companded = _COMPANDED.get(encoding)
         self._channels = channels
         self._frame_bytes = self._dtype.itemsize * channels
         self._carry = b""  # bytes of a sample frame that is not complete yet
@@ -62,6 +131,20 @@ class PcmIngest:
         """Bytes held back because their sample is not complete."""
         return len(self._carry)
 
+    @property
+    def has_more(self) -> bool:
+        return False
+
+    @property
+    def error(self) -> str | None:
+        return None
+
+    def more(self) -> NDArray[np.float32]:
+        return np.zeros(0, dtype=np.float32)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
     def push(self, data: bytes) -> NDArray[np.float32]:
         """Takes any number of bytes and returns what they complete: [n] at 16 kHz, in -1..1."""
         data = self._carry + data
@@ -71,7 +154,9 @@ class PcmIngest:
             return np.zeros(0, dtype=np.float32)
         raw = np.frombuffer(data[:whole], dtype=self._dtype)
         samples = raw.astype(np.float32)
-        if self._dtype.kind == "i":
+        if self._companded is not None:
+            samples = self._companded[raw]
+        elif self._dtype.kind == "i":
             samples *= 1.0 / 32768.0
         else:
             # not-a-number or an absurd level would poison the whole window

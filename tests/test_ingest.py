@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import av
 import numpy as np
 import pytest
 import soxr
@@ -65,6 +66,17 @@ def test_resampling_equals_one_shot(rate: int, size: int) -> None:
     out = ingest("s16le", rate, 1, cut(data, [size]))
     assert len(out) == len(expected)
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["mulaw", "alaw"])
+def test_companded_samples_are_those_of_g711(name: str) -> None:
+    """FFmpeg's decoder is the reference, for all 256 codes."""
+    codes = bytes(range(256))
+    context = av.AudioCodecContext.create(f"pcm_{name}", "r")
+    context.sample_rate, context.layout = 8_000, "mono"
+    [frame] = context.decode(av.Packet(codes))
+    out = ingest(name, 16_000, 1, cut(codes, [7]))
+    assert out.tolist() == (frame.to_ndarray()[0] / 32768).tolist()
 
 
 def test_resampled_length_keeps_the_clock() -> None:

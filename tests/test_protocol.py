@@ -81,7 +81,7 @@ FATAL_BEFORE_START: list[tuple[str | bytes, ErrorCode, str | None, CloseCode]] =
     *(
         (f'{{"type":"start",{fields}}}', ErrorCode.INVALID_FIELD, name, CloseCode.POLICY_VIOLATION)
         for name, fields in [
-            ("encoding", '"encoding":"mulaw"'),
+            ("encoding", '"encoding":"adpcm"'),
             ("encoding", '"encoding":16'),
             ("sample_rate", '"sample_rate":4000'),
             ("sample_rate", '"sample_rate":"16000"'),
@@ -112,7 +112,7 @@ def test_a_bad_beginning_is_fatal(
     ("text", "accepted"),
     [
         ('{"type":"start","language":"xx"}', "en, de"),
-        ('{"type":"start","encoding":"mulaw"}', "s16le, f32le"),
+        ('{"type":"start","encoding":"adpcm"}', "s16le, f32le"),
     ],
 )
 def test_a_bad_start_is_told_what_is_accepted(text: str, accepted: str) -> None:

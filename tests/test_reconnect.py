@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -36,9 +37,22 @@ class Cutter:
         self.port = port
         self.limits = limits
         self.connections = 0
+        self.tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
         self.connections += 1
+        try:
+            await self._forward(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            pass  # the server is not there, or the test is over
+        finally:
+            await _abort(writer)
+            self.tasks.discard(task)
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         left = [self.limits.pop(0) if self.limits else 1 << 60]
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.port)
 
@@ -52,10 +66,19 @@ class Cutter:
             asyncio.create_task(pump(reader, far_writer)),
             asyncio.create_task(pump(far_reader, writer)),
         ]
-        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        for end in (writer, far_writer):
-            end.transport.abort()
-        await asyncio.gather(*pumps, return_exceptions=True)
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in pumps:
+                each.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            await _abort(far_writer)
+
+
+async def _abort(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 @asynccontextmanager
@@ -66,6 +89,9 @@ async def cutter(port: int, limits: list[int]) -> AsyncIterator[tuple[Cutter, st
         yield proxy, f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
+        for task in list(proxy.tasks):
+            task.cancel()
+        await asyncio.gather(*proxy.tasks, return_exceptions=True)
 
 
 async def speak(stream: StreamConnection, audio: bytes, pause: float = 0.0) -> None:

@@ -205,7 +205,7 @@ MISDEEDS: dict[str, tuple[str, Misdeed, list[tuple[str, bool]], int]] = {
     ),
     "wrong encoding": (
         JSON,
-        misdeed('{"type":"start","encoding":"mp3"}', start=False),
+        misdeed('{"type":"start","encoding":"adpcm"}', start=False),
         [("invalid_field", True)],
         1008,
     ),

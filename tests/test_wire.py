@@ -155,7 +155,7 @@ def test_a_long_text_frame_is_not_even_parsed() -> None:
 @pytest.mark.parametrize(
     ("text", "field", "accepted"),
     [
-        ('{"type":"start","encoding":"mulaw"}', "encoding", "s16le, f32le"),
+        ('{"type":"start","encoding":"adpcm"}', "encoding", "s16le, f32le, mulaw"),
         ('{"type":"start","sample_rate":7999}', "sample_rate", "8000 to 48000"),
         ('{"type":"start","sample_rate":16000.5}', "sample_rate", "8000 to 48000"),
         ('{"type":"start","channels":3}', "channels", "1 or 2"),
