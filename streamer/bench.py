@@ -122,7 +122,7 @@ class Bench:
         if self._clock != "real":
             return run_stream(self._session(clip), audio, meter, clock=self._clock)
         engine = EngineThread(
-            meter, self._backend.tokenizer, model_name="bench", clock=time.perf_counter
+            [meter], self._backend.tokenizer, model_name="bench", clock=time.perf_counter
         )
         try:
             return run_stream(

@@ -1,4 +1,4 @@
-"""The engine: jobs of all streams in, results out, on a thread of its own that owns the model."""
+"""The engine: jobs of all streams in, results out, on threads of its own that own the model."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class EngineStatistics(NamedTuple):
 # streams go first, a number of times that its length bounds.
 _ENDPOINT_PLACES = 1.5
 _PLACES_PER_SECOND = 0.5
+_MOST_WORKERS = 4  # backends of one model on CPU
 
 
 @dataclass(order=True)
@@ -60,25 +61,27 @@ class _Entry:
 
 
 class EngineThread:
-    """Runs a backend on its own thread. ``submit`` may be called from any thread.
+    """Runs every backend on a thread of its own. ``submit`` may be called from any thread.
 
     A stream has one job out at a time, so the queue is bounded by the number of streams.
+    ``on_start`` is called on a backend's thread before it decodes, with how many are at work then.
     """
 
     def __init__(
         self,
-        backend: Backend,
+        backends: Sequence[Backend],
         codec: TextCodec,
         *,
         model_name: str,
         languages: tuple[str, ...] = (),
         max_batch: int = 1,
         make_detector: Callable[[DetectorName], SpeechDetector] = make_detector,
+        on_start: Callable[[int], None] = lambda busy: None,
         clock: Callable[[], float],
     ) -> None:
         self.model_name = model_name
         self.languages = languages  # codes a stream may ask for; empty: English only
-        self._backend = backend
+        self._on_start = on_start
         self._codec = codec
         self._make_detector = make_detector
         self._clock = clock
@@ -88,12 +91,19 @@ class EngineThread:
         self._number = 0  # jobs submitted so far
         self._closed = False
         self._running = 0
+        self._busy = 0  # threads at work
         self._done = 0
         self._failed = 0
         self._audio_seconds = 0.0
         self._busy_seconds = 0.0
-        self._thread = threading.Thread(target=self._run, name="decode-engine", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(
+                target=self._run, args=[backend], name=f"decode-engine-{number}", daemon=True
+            )
+            for number, backend in enumerate(backends)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def new_session(self, config: StreamConfig) -> StreamSession:
         """A stream whose jobs this engine can run. Raises DetectorError where its detector is missing."""
@@ -119,14 +129,15 @@ class EngineThread:
         return future
 
     def close(self) -> None:
-        """Cancels what waits, finishes what runs, and ends the thread."""
+        """Cancels what waits, finishes what runs, and ends the threads."""
         with self._condition:
             self._closed = True
             waiting, self._queue = self._queue, []
-            self._condition.notify()
+            self._condition.notify_all()
         for entry in waiting:
             entry.future.cancel()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def statistics(self) -> EngineStatistics:
         with self._condition:
@@ -139,11 +150,12 @@ class EngineThread:
                 busy_seconds=self._busy_seconds,
             )
 
-    def _run(self) -> None:
+    def _run(self, backend: Backend) -> None:
         while batch := self._take():
             started = self._clock()
             try:
-                results = self._backend.decode([entry.job for entry in batch])
+                self._on_start(self._busy)
+                results = backend.decode([entry.job for entry in batch])
                 if len(results) != len(batch):
                     raise ValueError(f"{len(batch)} jobs gave {len(results)} results")
             except Exception as error:  # noqa: BLE001 - a job may fail in any way; the engine lives on
@@ -169,12 +181,14 @@ class EngineThread:
                     entry = heapq.heappop(self._queue)
                     if entry.future.set_running_or_notify_cancel():
                         batch.append(entry)
-            self._running = len(batch)
+            self._running += len(batch)
+            self._busy += 1
             return batch
 
     def _account(self, batch: list[_Entry], started: float, *, failed: bool) -> None:
         with self._condition:
-            self._running = 0
+            self._running -= len(batch)
+            self._busy -= 1
             self._busy_seconds += self._clock() - started
             self._audio_seconds += sum(len(entry.job.audio) for entry in batch) / SAMPLE_RATE
             if failed:
@@ -213,15 +227,20 @@ def open_engine(
     if threads is not None:
         torch.set_num_threads(threads)
     whisper = load_model(model, device=device, compute_type=compute_type)
-    backend = WhisperBackend(whisper)
-    tokenizer = backend.tokenizer
+    cores = torch.get_num_threads()
+    # two streams on one core each get more done than one after the other on all cores
+    workers = min(cores, _MOST_WORKERS) if whisper.device.type == "cpu" else 1
+    backends = [WhisperBackend(whisper) for _ in range(workers)]
+    tokenizer = backends[0].tokenizer
     # the first decode compiles and allocates: no user should wait for that
     noise = np.random.default_rng(0).normal(0.0, 0.01, 16_000).astype(np.float32)
-    backend.decode([DecodeJob(audio=noise, language="en")])
+    for backend in backends:
+        backend.decode([DecodeJob(audio=noise, language="en")])
     return EngineThread(
-        backend,
+        backends,
         tokenizer,
         model_name=whisper.name,
         languages=tokenizer.all_language_codes if whisper.is_multilingual else (),
+        on_start=lambda busy: torch.set_num_threads(max(1, cores // busy)),
         clock=time.perf_counter,
     )

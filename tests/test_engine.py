@@ -62,7 +62,7 @@ def backend() -> GatedBackend:
 def start(backend: GatedBackend, max_batch: int = 1) -> EngineThread:
     ticks = itertools.count()
     return EngineThread(
-        backend,
+        [backend],
         FakeCodec(),
         model_name="fake",
         max_batch=max_batch,
@@ -197,3 +197,27 @@ def test_sessions_are_made_with_the_options_given(engine: EngineThread) -> None:
     session = engine.new_session(StreamConfig(buffer_seconds=40.0))
     assert session.room == 40 * 16_000
     assert (engine.model_name, engine.languages) == ("fake", ())
+
+
+def test_two_backends_work_at_once_and_know_of_each_other() -> None:
+    first, second = GatedBackend(), GatedBackend()
+    busy: queue.Queue[int] = queue.Queue()
+    engine = EngineThread(
+        [first, second],
+        FakeCodec(),
+        model_name="fake",
+        on_start=busy.put,
+        clock=lambda: 0.0,
+    )
+    waiting = [engine.submit(job(number)) for number in (1, 2, 3)]
+    began = [backend.begun.get(timeout=WAIT)[0].prompt[0] for backend in (first, second)]
+    assert sorted(began) == [1, 2]
+    assert engine.statistics().running == 2
+    assert engine.statistics().queued == 1
+    assert sorted(busy.get(timeout=WAIT) for _ in range(2)) in ([1, 2], [2, 2])
+    first.go(2)
+    second.go(2)
+    assert [number_of(future) for future in waiting] == [1, 2, 3]
+    engine.close()
+    assert engine.statistics().running == 0
+    assert engine.statistics().done == 3
