@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SAMPLE := tests/data/en-speech-jfk.wav
 
-.PHONY: demo test style types bench clean
+.PHONY: demo test style types bench docs clean
 
 # Stream a real recording through an embedded daemon and show its captions.
 demo: $(STAMP)
@@ -28,6 +28,10 @@ types: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/whisper-stream bench tests/data
 
+# The documentation as a site, in site/.
+docs: $(STAMP)
+	$(BIN)/python -m mkdocs build --strict --quiet
+
 # The pinned torch is a CPU build where the index has one; see README for GPUs.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,4 +40,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .typecheck build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .typecheck build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -43,7 +43,9 @@ def jfk() -> NDArray[np.float32]:
 _NEEDED = {
     "test_page.py": shutil.which("chromium") or shutil.which("google-chrome"),
     "test_javascript.py": shutil.which("node"),
+    "test_site.py": shutil.which("pulseaudio") and shutil.which("node") and shutil.which("ffmpeg"),
     "test_pipes.py": shutil.which("ffmpeg"),
+    "test_sdk.py": shutil.which("node"),
     "test_microphone.py": shutil.which("pulseaudio"),
 }
 collect_ignore = [name for name, found in _NEEDED.items() if not (found or os.environ.get("CI"))]
