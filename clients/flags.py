@@ -33,7 +33,15 @@ def add_shared_flags(parser: argparse.ArgumentParser, *, device_flag: str = "--d
         default="transcribe",
         help="translate: into English (default: transcribe)",
     )
+    add(
+        "--languages",
+        type=_languages,
+        default=(),
+        metavar="CODES",
+        help="that may be detected, such as en,de (default: any)",
+    )
     add("--prompt", default="", metavar="TEXT", help="context or vocabulary to expect")
+    add("--hotwords", default="", metavar="TEXT", help="words to expect, such as names")
     add("--json", action="store_true", help="print every message of the server as a JSON line")
     add("--output", metavar="FILE", help="write the transcript as .srt, .vtt, .txt or .json")
     add("--timeline", metavar="FILE", help="write a page that shows when each word came, as .html")
@@ -74,7 +82,13 @@ def play_options(parsed: argparse.Namespace, *, device_flag: str = "--device") -
             if getattr(parsed, name) is not None:
                 raise UsageError(f"{flag} is for an embedded daemon; leave it out with --server")
     return PlayOptions(
-        start=Start(language=parsed.language, task=parsed.task, prompt=parsed.prompt),
+        start=Start(
+            language=parsed.language,
+            languages=parsed.languages,
+            task=parsed.task,
+            prompt=parsed.prompt,
+            hotwords=parsed.hotwords,
+        ),
         server=parsed.server,
         daemon=DaemonOptions(
             model=parsed.model or "tiny.en",
@@ -93,6 +107,10 @@ def _language(text: str) -> str:
     if not re.fullmatch(r"[a-z]{2,3}", code):
         raise argparse.ArgumentTypeError(f"{text!r} is no language code such as en or de")
     return code
+
+
+def _languages(text: str) -> tuple[str, ...]:
+    return tuple(_language(code) for code in text.split(",") if code.strip())
 
 
 def _threads(text: str) -> int:

@@ -43,7 +43,8 @@ class StreamOptions(TypedDict, total=False):
 
     encoding: ``s16le`` or ``f32le``. sample_rate: per second and channel. channels: 1 or 2.
     language: ISO code; left out: detected. task: ``transcribe`` or ``translate``. prompt: context or
-    vocabulary. endpoint_silence: seconds that end an utterance.
+    vocabulary. languages: codes that may be detected. hotwords: words to expect, such as names.
+    endpoint_silence: seconds that end an utterance.
     """
 
     encoding: wire.Encoding
@@ -51,7 +52,9 @@ class StreamOptions(TypedDict, total=False):
     channels: int
     language: str | None
     task: str
+    languages: tuple[str, ...]
     prompt: str
+    hotwords: str
     endpoint_silence: float | None
 
 

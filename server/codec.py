@@ -38,6 +38,8 @@ _ACCEPTED = {
     "channels": "1 or 2",
     "language": "an ISO 639-1 code, or null to detect",
     "task": "transcribe or translate",
+    "languages": "a list of ISO 639-1 codes",
+    "hotwords": f"text of at most {MAX_PROMPT_CHARS} characters",
     "prompt": f"text of at most {MAX_PROMPT_CHARS} characters",
     "endpoint_silence": "seconds from 0.1 to 10, or null",
     "id": f"text of at most {MAX_ID_CHARS} characters",

@@ -100,8 +100,8 @@ class ServerConfig:
                 self.endpoint_silence if start.endpoint_silence is None else start.endpoint_silence
             ),
             update_interval=self.update_interval,
-            languages=self.allowed_languages,
-            hotwords=self.hotwords or "",
+            languages=start.languages or self.allowed_languages,
+            hotwords=start.hotwords or self.hotwords or "",
             policy=self.policy,
         )
 
@@ -110,8 +110,9 @@ class ServerConfig:
         new: dict[str, Any] = {}
         if not isinstance(changes.language, UnsetType) and not english_only:
             new["language"] = changes.language
-        if not isinstance(changes.prompt, UnsetType):
-            new["prompt"] = changes.prompt
+        for name in ("languages", "prompt", "hotwords"):
+            if not isinstance(value := getattr(changes, name), UnsetType):
+                new[name] = value
         if not isinstance(changes.endpoint_silence, UnsetType):
             new["endpoint_silence"] = changes.endpoint_silence or self.endpoint_silence
         return dataclasses.replace(config, **new)

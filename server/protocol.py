@@ -312,6 +312,8 @@ class ServerProtocol:
         try:
             if not isinstance(config.language, UnsetType):
                 _checked(Start(language=config.language), self._languages)
+            if not isinstance(config.languages, UnsetType):
+                _checked(Start(languages=config.languages), self._languages)
         except InvalidField as error:
             return [_complaint(error), ConfigureStream(config=Config())]
         return [ConfigureStream(config=config)]
@@ -355,21 +357,26 @@ def _name(message: ClientMessage) -> str:
 def _checked(start: Start, languages: tuple[str, ...]) -> Start:
     """Return ``start`` if the model can do what it asks; raises InvalidField."""
     if languages:
-        if start.language is not None and start.language not in languages:
-            near = (
-                ", ".join(difflib.get_close_matches(start.language, languages, n=3)) or "en, de, fr"
-            )
-            raise InvalidField(
-                "language",
-                f"language {start.language[:32]!r} is not an ISO 639-1 code that this model knows "
-                f"(such as {near}); leave it out to have it detected",
-            )
+        asked = [("language", start.language)] if start.language is not None else []
+        for field, code in [*asked, *(("languages", code) for code in start.languages)]:
+            if code not in languages:
+                near = ", ".join(difflib.get_close_matches(code, languages, n=3)) or "en, de, fr"
+                raise InvalidField(
+                    field,
+                    f"{field} {code[:32]!r} is not an ISO 639-1 code that this model knows "
+                    f"(such as {near}); leave it out to have it detected",
+                )
         return start
     if start.language not in (None, "en"):
         raise InvalidField(
             "language",
             f"language {start.language[:32]!r}: this model knows English only; leave it out, or use "
             "a multilingual model",
+        )
+    if start.languages and "en" not in start.languages:
+        raise InvalidField(
+            "languages",
+            "languages must have en in it, or be left out: this model knows English only",
         )
     if start.task != "transcribe":
         raise InvalidField(

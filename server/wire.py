@@ -18,6 +18,7 @@ __all__ = [
     "JSON_SUBPROTOCOL",
     "MAX_FRAME_BYTES",
     "MAX_ID_CHARS",
+    "MAX_LANGUAGES",
     "MAX_PROMPT_CHARS",
     "MSGPACK_SUBPROTOCOL",
     "STREAM_PATH",
@@ -59,7 +60,8 @@ SUBPROTOCOLS = (JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL)
 STREAM_PATH = "/v1/stream"
 DEFAULT_PORT = 9090
 MAX_FRAME_BYTES = 4 * 1024 * 1024  # of one websocket message
-MAX_PROMPT_CHARS = 4_000
+MAX_PROMPT_CHARS = 4_000  # and of hotwords
+MAX_LANGUAGES = 100
 MAX_ID_CHARS = 256
 
 Encoding = Literal[
@@ -80,7 +82,9 @@ class Start(_Client, frozen=True, kw_only=True, tag="start"):
     channels: Annotated[int, Meta(ge=1, le=2)] = 1  # interleaved
     language: str | None = None  # ISO code; null: detect
     task: Literal["transcribe", "translate"] = "transcribe"
+    languages: Annotated[tuple[str, ...], Meta(max_length=MAX_LANGUAGES)] = ()  # none: any
     prompt: Annotated[str, Meta(max_length=MAX_PROMPT_CHARS)] = ""
+    hotwords: Annotated[str, Meta(max_length=MAX_PROMPT_CHARS)] = ""
     endpoint_silence: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None  # null: the default
     resume: bool = False  # keep the stream when the connection drops; the client will ``ack``
 
@@ -101,7 +105,9 @@ class Config(_Client, frozen=True, kw_only=True, tag="config", omit_defaults=Tru
     """Change options of the stream; what is left out stays as it is."""
 
     language: str | None | UnsetType = UNSET
+    languages: Annotated[tuple[str, ...], Meta(max_length=MAX_LANGUAGES)] | UnsetType = UNSET
     prompt: Annotated[str, Meta(max_length=MAX_PROMPT_CHARS)] | UnsetType = UNSET
+    hotwords: Annotated[str, Meta(max_length=MAX_PROMPT_CHARS)] | UnsetType = UNSET
     endpoint_silence: Annotated[float, Meta(ge=0.1, le=10.0)] | None | UnsetType = UNSET
 
 

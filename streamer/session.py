@@ -88,6 +88,7 @@ class _InFlight:
 class StreamSession:
     def __init__(self, config: StreamConfig, detector: SpeechDetector, codec: TextCodec) -> None:
         self._config = config
+        self._codec = codec
         self._buffer = RingBuffer(round(config.buffer_seconds * SAMPLE_RATE))
         self._tracker = UtteranceTracker(config, detector)
         self._policy = make_policy(config)
@@ -96,9 +97,8 @@ class StreamSession:
         self._transcript = Transcript(
             config,
             prompt=tuple(codec.encode(config.prompt)) if config.prompt else (),
-            hotwords=tuple(codec.encode(" " + config.hotwords.strip())) if config.hotwords else (),
+            hotwords=self._hotword_tokens(config),
         )
-        self._codec = codec
         self._language = config.language
         self._window_start: int | None = None  # None: no utterance is being decoded
         self._context_start: int | None = None  # audio before the next utterance that may be kept
@@ -150,18 +150,27 @@ class StreamSession:
         return self._settle()
 
     def configure(self, config: StreamConfig) -> None:
-        """From the next job on, language, prompt and endpoint_silence are those of ``config``."""
+        """From the next job on, language, languages, prompt, hotwords and endpoint_silence are those of
+        ``config``."""
         if config.language != self._config.language:
             self._language = config.language
         if config.prompt != self._config.prompt:
             self._transcript.set_prompt(tuple(self._codec.encode(config.prompt)))
+        if config.hotwords != self._config.hotwords:
+            self._transcript.set_hotwords(self._hotword_tokens(config))
         self._tracker.set_endpoint(config.endpoint_silence)
         self._config = replace(
             self._config,
             language=config.language,
+            languages=config.languages,
             prompt=config.prompt,
+            hotwords=config.hotwords,
             endpoint_silence=config.endpoint_silence,
         )
+
+    def _hotword_tokens(self, config: StreamConfig) -> tuple[int, ...]:
+        words = config.hotwords.strip()
+        return tuple(self._codec.encode(f" {words}")) if words else ()
 
     def finish(self) -> list[Event]:
         """No more audio will come; ``Done`` follows when everything is committed."""

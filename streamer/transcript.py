@@ -56,6 +56,10 @@ class Transcript:
         """The client gives another prompt; as if it were that of the start."""
         self._given_prompt = prompt
 
+    def set_hotwords(self, hotwords: tuple[int, ...]) -> None:
+        """The client expects other words from now on."""
+        self._hotwords = hotwords
+
     def prompt(self, room: int = MAX_PROMPT_TOKENS) -> tuple[int, ...]:
         """Text before the window: the client's own, then the latest said.
 

@@ -88,6 +88,9 @@ FATAL_BEFORE_START: list[tuple[str | bytes, ErrorCode, str | None, CloseCode]] =
             ("channels", '"channels":6'),
             ("language", '"language":"xx"'),
             ("language", '"language":5'),
+            ("languages", '"languages":["en","xx"]'),
+            ("languages", '"languages":"en"'),
+            ("hotwords", '"hotwords":["Nguyen"]'),
             ("task", '"task":"sing"'),
             ("prompt", '"prompt":"' + "x" * 4001 + '"'),
             ("endpoint_silence", '"endpoint_silence":-1'),
@@ -122,7 +125,12 @@ def test_a_bad_start_is_told_what_is_accepted(text: str, accepted: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "field"), [('"language":"de"', "language"), ('"task":"translate"', "task")]
+    ("fields", "field"),
+    [
+        ('"language":"de"', "language"),
+        ('"languages":["de","fr"]', "languages"),
+        ('"task":"translate"', "task"),
+    ],
 )
 def test_an_english_model_takes_english_only(fields: str, field: str) -> None:
     actions = fresh(languages=()).receive_text(f'{{"type":"start",{fields}}}')

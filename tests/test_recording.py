@@ -80,7 +80,14 @@ class Rig:
                 language, prompt = ("de", "Anna") if amount % 2 else ("en", "")
                 silence = (0.2, 0.6, 1.5)[amount % 3]
                 recording.configure(
-                    replace(CONFIG, language=language, prompt=prompt, endpoint_silence=silence)
+                    replace(
+                        CONFIG,
+                        language=language,
+                        prompt=prompt,
+                        hotwords="Kim" * (amount % 2),
+                        languages=("en", "de")[: amount % 3],
+                        endpoint_silence=silence,
+                    )
                 )
             case "flush":
                 self.events += recording.flush(str(amount))
@@ -145,7 +152,8 @@ def test_new_options_hold_for_the_next_job() -> None:
     rig.run("poll", 0)
     job = rig.recording.job
     assert job is not None
-    assert (job.language, job.prompt) == ("de", tuple(ord(letter) for letter in "Anna"))
+    assert (job.language, job.languages) == ("de", ("en",))
+    assert job.prompt == tuple(ord(letter) for letter in "Anna Kim")
 
 
 def test_a_job_that_was_out_goes_out_again() -> None:

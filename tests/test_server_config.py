@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from whisper_stream.server.config import ServerConfig, parse_flags
 from whisper_stream.server.errors import ConfigError
-from whisper_stream.server.wire import Start
+from whisper_stream.server.wire import Config, Start
 from whisper_stream.streamer.config import StreamConfig
 
 
@@ -25,6 +25,15 @@ def test_without_flags_streams_have_their_own_defaults() -> None:
         default.languages,
         default.hotwords,
     )
+
+
+def test_what_a_client_asks_for_goes_before_the_flags() -> None:
+    config = parse_flags(["--languages", "en,de", "--hotwords", "Nguyen"])
+    stream = config.stream_config(Start(languages=("fr",), hotwords="Škoda"), english_only=False)
+    assert (stream.languages, stream.hotwords) == (("fr",), "Škoda")
+    changed = config.changed(stream, Config(languages=(), hotwords=""), english_only=False)
+    assert (changed.languages, changed.hotwords) == ((), "")
+    assert config.changed(stream, Config(prompt="x"), english_only=False).hotwords == "Škoda"
 
 
 @pytest.mark.parametrize(

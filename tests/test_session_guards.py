@@ -235,6 +235,20 @@ def test_without_carrying_the_prompt_is_for_the_first_window_alone() -> None:
     assert all(job.prompt[:7] == letters(" Nguyen") for job in stream.jobs[start:])
 
 
+def test_hotwords_and_languages_can_be_changed_in_between() -> None:
+    stream = Played(StreamConfig(hotwords="Nguyen"))
+    stream.play(LONG_SCRIPT.audio[: 4 * SAMPLE_RATE], finish=False)
+    before = len(stream.jobs)
+    stream.session.configure(replace(stream.config, hotwords="Kim", languages=("en", "ko")))
+    stream.play(LONG_SCRIPT.audio[4 * SAMPLE_RATE :])
+    assert {(job.prompt[:7], job.languages) for job in stream.jobs[:before]} == {
+        (letters(" Nguyen"), ())
+    }
+    assert {(job.prompt[:4], job.languages) for job in stream.jobs[before:]} == {
+        (letters(" Kim"), ("en", "ko"))
+    }
+
+
 # Length
 
 

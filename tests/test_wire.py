@@ -48,6 +48,8 @@ def messages(kinds: tuple[type[Any], ...]) -> st.SearchStrategy[Any]:
         "words": words,
         "language": text,
         "prompt": text,
+        "hotwords": text,
+        "languages": st.lists(text, max_size=3).map(tuple),
         "id": text,
         "sample_rate": st.integers(8_000, 48_000),
         "channels": st.integers(1, 2),
@@ -174,7 +176,9 @@ def test_a_wrong_field_is_named_with_what_it_takes(text: str, field: str, accept
 
 
 def test_an_unknown_type_is_named_with_the_known_ones() -> None:
-    with pytest.raises(UnknownMessage, match="'sing'.*start, resume, audio, flush, config, eos, ping, ack"):
+    with pytest.raises(
+        UnknownMessage, match="'sing'.*start, resume, audio, flush, config, eos, ping, ack"
+    ):
         JsonCodec().decode_client('{"type":"sing"}')
 
 
