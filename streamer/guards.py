@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from .jobs import DecodeResult
+from collections.abc import Sequence
 
-__all__ = ["is_no_speech", "repeats_itself"]
+from .jobs import DecodedWord, DecodeResult
 
+__all__ = ["is_no_speech", "repeats_itself", "within"]
+
+_FRAME = 0.02  # seconds
 _COMPRESSION_RATIO = 2.4  # of the text; above, it repeats itself
 
 # Noise, music and breath: the model half suspects that it hears no speech, and does not believe its own
@@ -31,3 +34,11 @@ def is_no_speech(result: DecodeResult) -> bool:
 def repeats_itself(result: DecodeResult) -> bool:
     """Whether the text of ``result`` is a loop, in which small models get caught."""
     return result.looped or result.compression_ratio > _COMPRESSION_RATIO
+
+
+def within(words: Sequence[DecodedWord], audio_seconds: float) -> tuple[DecodedWord, ...]:
+    """``words`` without those at their end that begin where the audio has ended: nobody said them."""
+    count = len(words)
+    while count and words[count - 1].start > audio_seconds - _FRAME:
+        count -= 1
+    return tuple(words[:count])

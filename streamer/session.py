@@ -32,7 +32,7 @@ from .events import (
     StreamWarning,
     Word,
 )
-from .guards import is_no_speech, repeats_itself
+from .guards import is_no_speech, repeats_itself, within
 from .jobs import DecodedWord, DecodeJob, DecodeResult
 from .policies import make_policy
 from .transcript import MAX_PROMPT_TOKENS, Transcript
@@ -388,7 +388,7 @@ class StreamSession:
         return low + quietest(self._buffer.view(low, high))
 
     def _close_utterance(self, job: _InFlight, result: DecodeResult) -> list[Event]:
-        words = result.words
+        words = within(result.words, job.seconds)
         if not self._transcript.segment_open and is_no_speech(result):
             words = ()
         self._policy.reset()
