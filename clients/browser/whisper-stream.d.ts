@@ -14,6 +14,10 @@ export interface Options {
   task?: "transcribe" | "translate";
   /** Context or vocabulary to expect. */
   prompt?: string;
+  /** Codes of the languages that may be detected; none: any. */
+  languages?: string[];
+  /** Words to expect, such as names. */
+  hotwords?: string;
   /** Seconds of silence that end an utterance. */
   endpointSilence?: number;
   /** The server's API key, if it asks for one. */
