@@ -1,11 +1,15 @@
-"""Makes the pictures of the captions page in docs/images: ``python -m tests.pictures``."""
+"""Makes the pictures of the captions page and of terminals in docs/images: ``python -m tests.pictures``."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import subprocess
 import sys
 import tempfile
+import threading
+import time
 import wave
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +17,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from playwright.sync_api import Browser, Page, Playwright, WebSocketRoute, sync_playwright
+from rich.console import Console
+from rich.terminal_theme import DIMMED_MONOKAI
+from rich.text import Text
 from whisper_stream.server import wire
 from whisper_stream.streamer.engine import open_engine
 
+from .audio_rig import room
 from .browser_rig import browser, open_page
 from .relay import relay
 from .server_rig import Daemon, ScriptedEngine, daemon
@@ -33,6 +41,8 @@ def main() -> int:
         close, engine.close = engine.close, lambda: None  # type: ignore[method-assign]
         with daemon(cast(ScriptedEngine, engine)) as running:
             _captions(playwright, recording, running)
+            for columns, rows in ((80, 24), (40, 10)):
+                _terminal(playwright, running, Path(folder), columns, rows)
         with daemon() as running:
             _problems(playwright, recording, running)
         close()
@@ -80,6 +90,50 @@ def _listening(
             page.locator("#transcript").get_by_text(re.compile("what you can")).wait_for()
             page.wait_for_selector("#transcript .tail:not(:empty)")
             yield page
+
+
+def _terminal(
+    playwright: Playwright, running: Daemon, folder: Path, columns: int, rows: int
+) -> None:
+    """``whisper-stream mic`` in a terminal of this size, in the middle of a speech."""
+    home = folder / f"terminal-{columns}"
+    home.mkdir()
+    with room(home) as sound:
+        tmux = ["tmux", "-S", str(home / "tmux")]
+        mic = f"{sys.executable} -m whisper_stream.clients mic --server {running.url}"
+        size = ["-x", str(columns), "-y", str(rows)]
+        subprocess.run([*tmux, "new-session", "-d", *size, mic], env=sound.environment, check=True)
+        capture = [*tmux, "capture-pane", "-e", "-p"]
+        screen = _captured(capture, "Ctrl-C")
+        playing = threading.Thread(target=sound.play, args=(DATA / "en-speech-jfk.wav",))
+        playing.start()
+        screen = _captured(capture, "what you can")
+        playing.join()
+        subprocess.run([*tmux, "kill-server"], check=True)
+    _photograph(playwright, screen, columns, IMAGES / f"terminal-{columns}x{rows}.png")
+
+
+def _captured(capture: list[str], awaited: str) -> str:
+    while True:
+        screen = subprocess.run(capture, capture_output=True, text=True, check=True).stdout
+        if awaited in screen:
+            return screen
+        time.sleep(0.05)
+
+
+def _photograph(playwright: Playwright, screen: str, columns: int, target: Path) -> None:
+    console = Console(record=True, width=columns, file=io.StringIO(), force_terminal=True)
+    console.print(Text.from_ansi(screen))
+    style = "background: #191919; padding: 14px 16px; display: inline-block; color: #e6e6e6"
+    page = console.export_html(
+        inline_styles=True,
+        theme=DIMMED_MONOKAI,
+        code_format=f'<pre style="{style}; margin: 0; font: 15px/1.3 DejaVu Sans Mono">{{code}}</pre>',
+    )
+    with browser(playwright, None) as opened:
+        view = opened.new_page(device_scale_factor=2)
+        view.set_content(page)
+        view.locator("pre").screenshot(path=target)
 
 
 def _problems(playwright: Playwright, recording: Path, running: Daemon) -> None:

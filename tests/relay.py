@@ -19,6 +19,7 @@ class Relay:
     def __init__(self, target: int | None) -> None:
         self.target = target
         self.connections = 0
+        self.refused = 0
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -50,6 +51,7 @@ class Relay:
             with self._lock:
                 if self.target is None:
                     client.close()
+                    self.refused += 1
                     continue
                 self.connections += 1
                 server = socket.create_connection(("127.0.0.1", self.target))

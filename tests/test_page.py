@@ -116,7 +116,8 @@ def test_a_daemon_killed_in_the_middle_costs_no_word(
             between.cut()
             page.wait_for_selector("html[data-state=reconnecting]")
             assert "still recording" in page.locator("#status").inner_text()
-            page.wait_for_timeout(1500)  # of speech that nobody hears
+            while between.refused < 3:  # more than a second of speech that nobody hears
+                page.wait_for_timeout(50)
             between.target = second.port
             page.wait_for_selector(RUNNING)
             page.locator("#transcript").get_by_text(re.compile("for your country")).wait_for()
