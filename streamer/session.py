@@ -246,10 +246,10 @@ class StreamSession:
             events += self._cut_window(job, words)
         elif repeats_itself(result):
             # nothing of a loop is committed or shown; without the prompt it may come right
-            self._policy.reset()
-            self._without_prompt = not repeated
+            self._forget_hypotheses()
+            self._without_prompt = not repeated and bool(self._transcript.prompt())
         elif not self._transcript.segment_open and is_no_speech(result):
-            self._policy.reset()
+            self._forget_hypotheses()
             events += self._show(job, ())
         else:
             stable = self._policy.add(words, job.seconds)
@@ -268,7 +268,7 @@ class StreamSession:
         self._cadence.answered(now)
         self._without_prompt = False
         self._decoded_to = job.end  # tried again with new audio, not at once
-        self._policy.reset()
+        self._forget_hypotheses()
         if not (job.final or job.cut):
             return [StreamWarning(code="decode_failed", message=f"an update failed: {reason}")]
         lost_from = max(self._settled, job.start)  # context before it was decoded earlier
@@ -316,10 +316,14 @@ class StreamSession:
         if result.language == self._language:
             return []
         if self._language is not None:
-            self._policy.reset()
+            self._forget_hypotheses()
             self._transcript.forget_prompt()
         self._language = result.language
         return [LanguageDetected(language=result.language, probability=probability, sample=job.end)]
+
+    def _forget_hypotheses(self) -> None:
+        self._policy.reset()
+        self._display.reset()
 
     def _commit(self, job: _InFlight, words: tuple[DecodedWord, ...]) -> list[Event]:
         """Commits ``words``, the first ones of the newest hypothesis."""
@@ -357,7 +361,7 @@ class StreamSession:
         """The window is full and agreement did not come: the confident part is committed as it is."""
         keep_from = job.seconds - _STALL_KEEP_SECONDS
         sure = sum(1 for word in words if word.end <= keep_from)
-        self._policy.reset()
+        self._forget_hypotheses()
         self._policy.add(words, 0.0)
         events = self._commit(job, words[:sure])
         events += self._show(job, words[sure:])
@@ -391,11 +395,10 @@ class StreamSession:
         words = within(result.words, job.seconds)
         if not self._transcript.segment_open and is_no_speech(result):
             words = ()
-        self._policy.reset()
+        self._forget_hypotheses()
         events: list[Event] = []
         if words:
             events.append(Commit(words=self._transcript.commit(words, job.start, job.end)))
-        self._display.reset()
         if self._shown:
             self._shown = ()
             events.append(Partial(words=()))

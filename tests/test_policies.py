@@ -114,7 +114,7 @@ WORDS = st.builds(
 POLICIES = st.builds(
     StreamConfig,
     policy=st.sampled_from(["local-agreement", "align-att", "either"]),
-    attention_margin=st.floats(0.0, 2.0),
+    attention_margin=st.floats(0.01, 2.0),
     agreement=st.integers(2, 4),
 ).map(make_policy)
 
