@@ -5,6 +5,7 @@ Its package (MIT) is the extra ``silero``; only the weights in it are used.
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,7 +38,11 @@ def _network() -> Any:
     weights = Path(spec.origin).parent / "data" / "silero_vad.jit"
     if not weights.is_file():
         raise DetectorError(f"{weights} is missing: install silero-vad again")
-    return torch.jit.load(str(weights), map_location="cpu").eval()._model
+    load: Any = torch.jit.load  # has no types
+    with warnings.catch_warnings():
+        # deprecated, but the only form in which the package has the network; constraints.txt pins torch
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return load(str(weights), map_location="cpu").eval()._model
 
 
 class SileroDetector:
