@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import subprocess
 import sys
@@ -13,10 +12,11 @@ import time
 import wave
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
-from playwright.sync_api import Browser, Page, Playwright, WebSocketRoute, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
@@ -27,6 +27,7 @@ from .audio_rig import room
 from .browser_rig import browser, open_page
 from .relay import relay
 from .server_rig import Daemon, ScriptedEngine, daemon
+from .test_page import Guarded
 
 DATA = Path(__file__).parent / "data"
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
@@ -146,7 +147,7 @@ def _problems(playwright: Playwright, recording: Path, running: Daemon) -> None:
             url = f"http://127.0.0.1:{between.port}"
             _problem(opened, "unreachable", url, before=lambda page: between.cut())
             _problem_while_listening(opened, "reconnecting", url, between.cut, running.port)
-        _problem(opened, "key", running.http, before=_refuse_keys)
+        _guarded(opened)
         with daemon(max_streams=1) as full, full.connect() as taken:
             taken.send(wire.Start())
             taken.until(wire.Ready)
@@ -184,13 +185,12 @@ def _problem_while_listening(
         page.screenshot(path=IMAGES / f"error-{name}.png")
 
 
-def _refuse_keys(page: Page) -> None:
-    def refuse(socket: WebSocketRoute) -> None:
-        error = {"type": "error", "code": "unauthorized", "message": "no", "fatal": True}
-        socket.send(json.dumps(error))
-        socket.close(code=1008)
-
-    page.route_web_socket(re.compile(wire.STREAM_PATH), refuse)
+def _guarded(opened: Browser) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Guarded) as guarded:
+        guarded.stopping = False  # type: ignore[attr-defined]
+        threading.Thread(target=guarded.serve_forever, daemon=True).start()
+        _problem(opened, "key", f"http://127.0.0.1:{guarded.server_port}")
+        guarded.shutdown()
 
 
 if __name__ == "__main__":

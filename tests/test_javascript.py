@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +178,26 @@ def test_what_cannot_be_opened_is_said() -> None:
         assert node.until_type("thrown")["code"] == "unreachable"
         node.order("connect", url="ftp://127.0.0.1", options={})
         assert node.until_type("thrown")["code"] == "invalid_url"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(401, "refused"), (403, "refused"), (503, "stopping")]
+)
+def test_a_refused_handshake_is_explained(status: int, code: str) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert "whisper-stream.key.sesame" in self.headers["Sec-WebSocket-Protocol"]
+            self.send_error(status)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server, driver() as node:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"ws://127.0.0.1:{server.server_port}"
+        node.order("connect", url=url, options={"key": "sesame"})
+        assert node.until_type("thrown")["code"] == code
+        server.shutdown()
 
 
 def test_refusals_carry_the_servers_words() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import wave
 from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -15,12 +17,12 @@ from playwright.sync_api import (
     Browser,
     Page,
     Playwright,
-    WebSocketRoute,
     expect,
     sync_playwright,
 )
 from whisper_stream.clients.timeline import Timeline
 from whisper_stream.server import wire
+from whisper_stream.server.pages import FILES
 from whisper_stream.streamer.engine import open_engine
 
 from .browser_rig import browser, open_page
@@ -164,21 +166,46 @@ def test_a_full_server(chromium: Browser) -> None:
             assert problem(page) == "The server is full"
 
 
-def test_a_wrong_key_asks_for_another(chromium: Browser, scripted: Daemon) -> None:
-    def refuse(socket: WebSocketRoute) -> None:
-        error = {"type": "error", "code": "unauthorized", "message": "no", "fatal": True}
-        socket.send(json.dumps(error))
-        socket.close(code=1008)
+class Guarded(SimpleHTTPRequestHandler):
+    """The page's files, and a daemon that opens no stream without a key."""
 
-    with open_page(chromium, scripted.http) as page:
-        page.route_web_socket(re.compile(wire.STREAM_PATH), refuse)
-        page.get_by_role("button", name="Start").click()
-        assert problem(page) == "The server wants a valid key"
-        page.get_by_role("dialog").get_by_role("textbox").fill("open sesame")
-        page.get_by_role("button", name="Use this key").click()
-        page.get_by_role("button", name="Key of the server").click()
-        expect(page.get_by_role("dialog").get_by_role("textbox")).to_have_value("open sesame")
-        assert page.evaluate("() => localStorage.length") == 0
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, directory=str(FILES), **options)
+
+    def do_GET(self) -> None:
+        offered = self.headers.get("Sec-WebSocket-Protocol", "")
+        if self.path == wire.STREAM_PATH:
+            self.send_error(503 if "whisper-stream.key.sesame" in offered else 401)
+        elif self.path in ("/page.json", "/healthz"):
+            self.send_response(200)
+            self.end_headers()
+            stopping = "stopping" if self.server.stopping else "ok"  # type: ignore[attr-defined]
+            facts = {"model": "m", "languages": [], "version": "1", "status": stopping}
+            self.wfile.write(json.dumps(facts).encode())
+        else:
+            super().do_GET()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+def test_a_wrong_key_asks_for_another(chromium: Browser) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Guarded) as guarded:
+        guarded.stopping = False  # type: ignore[attr-defined]
+        threading.Thread(target=guarded.serve_forever, daemon=True).start()
+        with open_page(chromium, f"http://127.0.0.1:{guarded.server_port}") as page:
+            page.get_by_role("button", name="Start").click()
+            assert problem(page) == "The server wants a valid key"
+            page.get_by_role("dialog").get_by_role("textbox").fill("sesame")
+            page.get_by_role("button", name="Use this key").click()
+            page.get_by_role("button", name="Key of the server").click()
+            expect(page.get_by_role("dialog").get_by_role("textbox")).to_have_value("sesame")
+            assert page.evaluate("() => localStorage.length") == 0
+            page.keyboard.press("Escape")
+            guarded.stopping = True  # type: ignore[attr-defined]
+            page.get_by_role("button", name="Start").click()
+            page.get_by_text("The server is stopping").wait_for()
+        guarded.shutdown()
 
 
 def test_an_unreachable_server(chromium: Browser, scripted: Daemon) -> None:

@@ -167,7 +167,10 @@ export type Event =
   | Reconnecting
   | Resumed;
 
-/** `code` is one of the protocol's error codes, or `unreachable`, `lost`, `closed`, `invalid_url`. */
+/**
+ * `code` is one of the protocol's error codes, or `refused`, `stopping`, `unreachable`, `lost`, `closed`,
+ * `invalid_url`.
+ */
 export declare class StreamError extends Error {
   readonly code: string;
   readonly field: string | null;

@@ -23,11 +23,15 @@ const BACKOFF = [0.25, 0.5, 1, 2, 4]; // seconds between attempts
 const STEADY_SECONDS = 5; // a connection that lasted so long is no failed attempt
 const SILENT_SECONDS = 45; // without a message while audio is unanswered: the connection is dead
 const PING_SECONDS = 60;
+const PROBE_SECONDS = 3; // to find out whether a server is there that refused us
+const NO_ANSWER = "no answer";
 const WATCH_SECONDS = 2; // between looks at the connection, and acknowledgements of messages
 // Trying again may help: the server was busy, or broke, or forgot us.
-const PASSING = new Set(["too_many_streams", "internal", "idle_timeout", "unreachable", "lost"]);
+const PASSING = new Set(
+  "too_many_streams overloaded limit_reached internal idle_timeout stopping unreachable lost".split(" "),
+);
 
-/** What ended a stream. `code` is one of the protocol's, or `unreachable`, `lost`, `closed`. */
+/** What ended a stream. `code` is the protocol's, or `refused`, `stopping`, `unreachable`, `lost`, `closed`. */
 export class StreamError extends Error {
   constructor(code, message, field = null) {
     super(message);
@@ -91,6 +95,7 @@ export class Stream {
     this._pumping = null;
     this._socket = null;
     this._ready = false; // the socket may be given audio
+    this._greeted = false; // the socket was open
     this._attempt = 0;
     this._lostAt = 0; // since when no connection was steady
     this._openedAt = 0;
@@ -162,17 +167,21 @@ export class Stream {
     }
     if (this._socket !== attempt) return socket.close();
     this._socket = socket;
-    this._ready = false;
+    this._ready = this._greeted = false;
     this._heard = Date.now();
     socket.binaryType = "arraybuffer";
     const current = (take) => (event) => this._socket === socket && take(event);
     socket.onopen = current(() => this._greet());
     socket.onmessage = current((event) => this._receive(event.data));
-    socket.onclose = current((event) => this._lost(event));
+    socket.onclose = current((event) => {
+      if (this._greeted) this._lost(event);
+      else this._turnedAway(event);
+    });
     socket.onerror = () => {}; // a close follows, and says as much
   }
 
   _greet() {
+    this._greeted = true;
     const { session, token } = this.session ?? {};
     if (token) this._say({ type: "resume", session, token, seq: this._seq });
     else this._begin();
@@ -336,12 +345,18 @@ export class Stream {
     } else this._problem = new StreamError(message.code, message.message, message.field);
   }
 
+  /** Never opened. Browsers do not say why, so the server is asked whether it is there at all. */
+  async _turnedAway({ reason }) {
+    const asking = (this._socket = {}); // so that nobody else begins an attempt
+    const problem = await whyRefused(this.url, reason);
+    if (this._socket !== asking) return;
+    this._problem = problem;
+    this._lost({});
+  }
+
   _lost({ code, reason }) {
-    const opened = this._ready || this._problem;
-    const text = opened
-      ? `the connection was lost (code ${code}${reason ? `, ${reason}` : ""})`
-      : `${this.url} cannot be reached; check the address, and that the server runs`;
-    const problem = this._problem ?? new StreamError(opened ? "lost" : "unreachable", text);
+    const text = `the connection was lost (code ${code}${reason ? `, ${reason}` : ""})`;
+    const problem = this._problem ?? new StreamError("lost", text);
     this._problem = null;
     this._detach();
     if (this.state === "connecting" || !PASSING.has(problem.code)) return this._finish(problem);
@@ -531,6 +546,22 @@ function protocols(key) {
   return key ? [SUBPROTOCOL, `whisper-stream.key.${key}`] : [SUBPROTOCOL];
 }
 
+async function whyRefused(url, answer) {
+  const refused = new StreamError("refused", "the server refused the connection; it may want a valid key");
+  const stopping = new StreamError("stopping", "the server is stopping; try again in a moment");
+  if (/HTTP 40[13]/.test(answer)) return refused;
+  if (/HTTP 503/.test(answer)) return stopping;
+  try {
+    if (answer === NO_ANSWER) throw new Error(answer);
+    const signal = AbortSignal.timeout(PROBE_SECONDS * 1000);
+    const health = await fetch(new URL("/healthz", url.replace(/^ws/, "http")), { cache: "no-store", signal });
+    if (health.ok) return (await health.json()).status === "stopping" ? stopping : refused;
+  } catch {
+    // nobody is there
+  }
+  return new StreamError("unreachable", `${url} cannot be reached; check the address, and that the server runs`);
+}
+
 /** A copy, so that the caller may use its buffer again. */
 function toBytes(pcm) {
   if (pcm instanceof ArrayBuffer) return new Uint8Array(pcm.slice(0));
@@ -566,7 +597,7 @@ async function nodeWebSocket() {
         response.resume();
         this._closed(1006, `HTTP ${response.statusCode}`);
       });
-      request.on("error", () => this._closed(1006, ""));
+      request.on("error", () => this._closed(1006, NO_ANSWER));
       request.end();
       this._request = request;
     }

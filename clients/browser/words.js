@@ -31,6 +31,7 @@ const ERRORS = {
     "The server wants a valid key",
     "Enter the key that the server's keeper gave you, then press Start again.",
   ],
+  stopping: ["The server is stopping", "Wait until it is back, then press Start again."],
   unreachable: [
     "The server does not answer",
     "Check that it is running and that your network reaches it, then press Start again.",
@@ -47,13 +48,9 @@ const ERRORS = {
 
 /** Codes that mean the same to a person. */
 const SAME = {
-  unauthorized: "key",
-  forbidden: "key",
-  wrong_key: "key",
-  invalid_key: "key",
-  missing_key: "key",
+  refused: "key",
   overloaded: "too_many_streams",
-  at_capacity: "too_many_streams",
+  limit_reached: "too_many_streams",
 };
 
 /** @returns {{code: string, title: string, advice: string}} */
