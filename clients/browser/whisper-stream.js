@@ -359,7 +359,9 @@ export class Stream {
     const problem = this._problem ?? new StreamError("lost", text);
     this._problem = null;
     this._detach();
-    if (this.state === "connecting" || !PASSING.has(problem.code)) return this._finish(problem);
+    // Who was let in once is refused only by a server that is just coming up.
+    const passing = PASSING.has(problem.code) || problem.code === "refused";
+    if (this.state === "connecting" || !passing) return this._finish(problem);
     const steady = this.state === "open" && Date.now() - this._openedAt > STEADY_SECONDS * 1000;
     if (steady) this._attempt = 0;
     if (steady || !this._lostAt) this._lostAt = Date.now();
