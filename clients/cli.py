@@ -37,6 +37,9 @@ COMMANDS: dict[str, Command] = {
     "bench": Command(
         "streamer.bench_command:main", "measure streams of recordings: errors, delays and cost"
     ),
+    "load": Command(
+        "clients.load_command:main", "play many streams at once: how late words are, how many fit"
+    ),
 }
 
 

@@ -65,7 +65,8 @@ async def _open(url: str, subprotocol: str) -> ClientConnection:
             proxy=None if urlsplit(url).hostname in _LOOPBACK else True,
         )
     except ws_errors.InvalidStatus as error:
-        raise ConnectError(url, _status_reason(error.response.status_code)) from None
+        status = error.response.status_code
+        raise ConnectError(url, _status_reason(status), status) from None
     except ws_errors.NegotiationError:
         reason = f"the server does not speak {subprotocol}; check the address"
         raise ConnectError(url, reason) from None

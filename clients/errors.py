@@ -62,16 +62,22 @@ class StreamError(ClientError):
 
 
 class ConnectError(StreamError):
-    """No stream was opened. ``reason`` says why, without the address."""
+    """No stream was opened. ``reason`` says why, without the address; ``status`` is HTTP's, if any."""
 
-    def __init__(self, url: str, reason: str) -> None:
+    def __init__(self, url: str, reason: str, status: int | None = None) -> None:
         super().__init__(f"{url}: {reason}")
         self.url = url
         self.reason = reason
+        self.status = status
 
 
 class ConnectionLost(StreamError):
-    """The connection ended before ``done``."""
+    """The connection ended before ``done``; with what close ``code`` and ``reason``, if any."""
+
+    def __init__(self, message: str, code: int | None = None, reason: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
 
 
 class RemoteError(StreamError):

@@ -292,4 +292,5 @@ def _lost(error: ws_errors.ConnectionClosed) -> ConnectionLost:
     if error.rcvd is None:
         return ConnectionLost("the connection to the server was lost before the stream was done")
     why = f"code {error.rcvd.code}" + (f", {error.rcvd.reason}" if error.rcvd.reason else "")
-    return ConnectionLost(f"the server closed the connection before the stream was done ({why})")
+    text = f"the server closed the connection before the stream was done ({why})"
+    return ConnectionLost(text, error.rcvd.code, error.rcvd.reason)
