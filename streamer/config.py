@@ -53,7 +53,13 @@ class StreamConfig:
     def __post_init__(self) -> None:
         if self.agreement < 2:
             raise ValueError(f"agreement must be at least 2, not {self.agreement}")
-        for name in ("update_interval", "endpoint_silence", "attention_margin", "soft_window", "max_window"):
+        for name in (
+            "update_interval",
+            "endpoint_silence",
+            "attention_margin",
+            "soft_window",
+            "max_window",
+        ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0 seconds, not {getattr(self, name)}")
         if not self.soft_window <= self.max_window <= 30.0:
