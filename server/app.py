@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from .access import Account, Gate, is_loopback, read_keys
+from .admission import Admission
 from .codec import Codec, codec_for
 from .config import ServerConfig
 from .connection import StreamConnection
-from .errors import CloseCode, ErrorCode
+from .entrance import Entrance, Refusal
 from .interfaces import Engine
+from .meter import Meter
+from .metrics import Metrics
 from .pages import page_routes
 from .sessions import SESSION_PATH, SessionRoutes
 from .status import health
 from .streams import Streams
-from .wire import STREAM_PATH, SUBPROTOCOLS, Error
+from .wire import STREAM_PATH, SUBPROTOCOLS
 
 __all__ = ["Hub", "create_app"]
+
+SPARE_CONNECTIONS = 16
+KEYS_VARIABLE = "WHISPER_STREAM_API_KEYS"
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +46,14 @@ class Hub:
     def __init__(self, engine: Engine, config: ServerConfig) -> None:
         self._engine = engine
         self._config = config
-        self.streams = Streams(engine, config)
+        self.metrics = Metrics()
+        self.streams = Streams(engine, config, self.metrics)
+        self._admission = Admission(config.max_load)
+        keys = read_keys(config.api_keys, os.environ.get(KEYS_VARIABLE))
+        origins = [origin.strip() for origin in config.allowed_origins.split(",") if origin.strip()]
+        gate = Gate(keys, origins, local=is_loopback(config.host))
+        self.entrance = Entrance(gate, self._admission, self.metrics, config)
+        self._watching: asyncio.Task[None] | None = None
         self._connections: set[StreamConnection] = set()
         # Set while no stream is open.
         self._empty = asyncio.Event()
@@ -48,20 +63,23 @@ class Hub:
     async def websocket(self, websocket: WebSocket) -> None:
         """Serve one websocket from its handshake to its end."""
         if self.draining:
-            await _refuse(websocket, 503, "the daemon is stopping; try again in a moment")
+            sentence = "the daemon is stopping; try again in a moment"
+            refusal = Refusal(status=503, reason="stopping", sentence=sentence)
+            await self.entrance.refuse(websocket, refusal)
+            return
+        account = self.entrance.check(websocket)
+        if isinstance(account, Refusal):
+            await self.entrance.refuse(websocket, account)
             return
         offered = websocket.scope.get("subprotocols", [])
         chosen = next((name for name in offered if name in SUBPROTOCOLS), None)
-        if offered and chosen is None:
-            known = " or ".join(SUBPROTOCOLS)
-            await _refuse(websocket, 400, f"none of the offered subprotocols is known; use {known}")
-            return
         await websocket.accept(subprotocol=chosen)
         codec = codec_for(chosen)
-        if max(len(self._connections), len(self.streams)) >= self._config.max_streams:
-            await self._turn_away(websocket, codec)
+        # Most of these will open a stream, or be told that there is no room; some resume one.
+        if len(self._connections) >= 2 * self._config.max_streams + SPARE_CONNECTIONS:
+            await self.entrance.turn_away(websocket, codec)
             return
-        await self._serve(websocket, codec)
+        await self._serve(websocket, codec, account)
 
     async def healthz(self, request: Request) -> Response:
         """Answer ``GET /healthz``."""
@@ -73,6 +91,16 @@ class Hub:
         )
         return Response(msgspec.json.encode(body), media_type="application/json")
 
+    def start(self) -> None:
+        """Begin what runs beside the streams; raises JournalError."""
+        self.streams.recover()
+        if self._config.max_load > 0:
+            self._watching = asyncio.create_task(self._watch_load())
+
+    def reload_keys(self) -> None:
+        """Read the keys again; raises ConfigError, and goes on with the old ones."""
+        self.entrance.gate.reload(read_keys(self._config.api_keys, os.environ.get(KEYS_VARIABLE)))
+
     async def drain(self, seconds: float) -> None:
         """Refuse new streams, finish the open ones, and wait for them for at most ``seconds``."""
         self.draining = True
@@ -83,31 +111,41 @@ class Hub:
                 await self._empty.wait()
         except TimeoutError:
             logger.warning("event=drain_timeout streams=%d", len(self._connections))
+        if self._watching is not None:
+            self._watching.cancel()
         await self.streams.close()
 
-    async def _serve(self, websocket: WebSocket, codec: Codec) -> None:
+    async def _serve(self, websocket: WebSocket, codec: Codec, account: Account | None) -> None:
         connection = StreamConnection(
-            websocket, codec, self.streams, self._config, self._engine.languages
+            websocket,
+            codec,
+            self.streams,
+            self._config,
+            self._engine.languages,
+            Meter(account, self.entrance.gate, self.metrics),
+            lambda: self.entrance.full(len(self.streams), account),
         )
         self._connections.add(connection)
         self._empty.clear()
         if self.draining:  # it began while this one was being accepted
             connection.stop()
+        if account is not None:
+            account.streams += 1
         try:
             await connection.run()
         finally:
+            if account is not None:
+                account.streams -= 1
             self._connections.discard(connection)
             if not self._connections:
                 self._empty.set()
 
-    async def _turn_away(self, websocket: WebSocket, codec: Codec) -> None:
-        text = f"all {self._config.max_streams} streams are taken; try again later"
-        code = ErrorCode.TOO_MANY_STREAMS
-        frame = codec.encode(Error(seq=1, code=code, message=text))
-        await (
-            websocket.send_text(frame) if isinstance(frame, str) else websocket.send_bytes(frame)
-        )
-        await websocket.close(CloseCode.TRY_AGAIN_LATER, code)
+    async def _watch_load(self) -> None:
+        """Look at the engine once a second, for as long as the daemon runs."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._admission.observe(loop.time(), self._engine.statistics(), len(self.streams))
+            await asyncio.sleep(1.0)
 
 
 def create_app(hub: Hub) -> Starlette:
@@ -123,8 +161,3 @@ def create_app(hub: Hub) -> Starlette:
             *page_routes(hub._engine.model_name, hub._engine.languages),
         ]
     )
-
-
-async def _refuse(websocket: WebSocket, status: int, sentence: str) -> None:
-    """Refuse the handshake with an HTTP answer."""
-    await websocket.send_denial_response(PlainTextResponse(sentence + "\n", status_code=status))

@@ -47,6 +47,20 @@ class ServerConfig:
         "local-agreement", "which words are committed", get_args(PolicyName)
     )
     max_streams: int = _option(64, "streams served at once; more are refused")
+    max_load: float = _option(
+        0.9, "share of the engine's time, above which more streams are refused; 0: no such limit"
+    )
+    api_keys: str | None = _option(
+        None,
+        "file of keys, one NAME:KEY a line; default: WHISPER_STREAM_API_KEYS, else none is needed",
+    )
+    allowed_origins: str = _option(
+        "", "web pages that may connect besides our own: origins with commas between, or *"
+    )
+    tls_cert: str | None = _option(None, "certificate chain (PEM): serve wss and https")
+    tls_key: str | None = _option(None, "private key of --tls-cert (PEM)")
+    self_signed: bool = _option(False, "serve wss and https with a certificate made at the start")
+    handshake_timeout: float = _option(10.0, "seconds a connection may take for its request")
     idle_timeout: float = _option(300.0, "seconds a client may neither send nor read")
     drain_seconds: float = _option(10.0, "seconds that open streams get to finish on a stop")
     resume_seconds: float = _option(60.0, "seconds a stream waits for its client to reconnect")
@@ -76,7 +90,13 @@ class ServerConfig:
         ):
             if getattr(self, name) < least:
                 raise ConfigError(f"{_flag(name)} must be {least} or more")
-        for name in ("idle_timeout", "endpoint_silence", "update_interval"):
+        if self.tls_key is not None and self.tls_cert is None:
+            raise ConfigError("--tls-key needs --tls-cert")
+        if self.self_signed and self.tls_cert is not None:
+            raise ConfigError("--self-signed and --tls-cert exclude each other")
+        if not 0 <= self.max_load <= 1:
+            raise ConfigError("--max-load must be from 0 to 1")
+        for name in ("idle_timeout", "handshake_timeout", "endpoint_silence", "update_interval"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{_flag(name)} must be above 0 seconds")
         try:
@@ -88,6 +108,11 @@ class ServerConfig:
     def allowed_languages(self) -> tuple[str, ...]:
         """Codes of the languages that may be detected; none: any."""
         return tuple(code.strip() for code in (self.languages or "").split(",") if code.strip())
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.self_signed or self.tls_cert is not None
 
     def stream_config(self, start: Start, *, english_only: bool) -> StreamConfig:
         """Return the options of the stream that ``start`` asks for."""

@@ -20,6 +20,7 @@ from .codec import Codec
 from .config import ServerConfig
 from .errors import CloseCode, ErrorCode, JournalError, ProtocolError, WarningCode
 from .mailbox import Mailbox
+from .meter import Meter
 from .outbox import Outbox
 from .protocol import (
     Acknowledge,
@@ -52,6 +53,8 @@ class StreamConnection:
     Args:
         websocket: accepted, with ``codec`` as its negotiated form.
         languages: codes that the model knows.
+        meter: counts the audio, and knows how much is allowed.
+        full: why no further stream may be opened now, if so.
     """
 
     def __init__(
@@ -61,12 +64,16 @@ class StreamConnection:
         streams: Streams,
         config: ServerConfig,
         languages: tuple[str, ...],
+        meter: Meter,
+        full: Callable[[], tuple[ErrorCode, str] | None],
     ) -> None:
         self._websocket = websocket
         self._codec = codec
         self._streams = streams
         self._config = config
         self._languages = languages
+        self._meter = meter
+        self._full = full
         self._protocol = ServerProtocol(codec, languages)
         self._outbox = Outbox()
         # Numbers what is said before there is a stream; then the stream's own.
@@ -143,11 +150,18 @@ class StreamConnection:
             either: set[asyncio.Future[Any]] = {receiving, self._stopping}
             await asyncio.wait(
                 either,
-                timeout=self._config.idle_timeout,
+                timeout=self._patience,
                 return_when=asyncio.FIRST_COMPLETED,
             )
         else:
             await asyncio.wait({receiving})
+
+    @property
+    def _patience(self) -> float:
+        """Seconds that a client may be silent: fewer before it has said what it wants."""
+        if self._protocol.state is ProtocolState.EXPECT_START:
+            return min(self._config.handshake_timeout, self._config.idle_timeout)
+        return self._config.idle_timeout
 
     def _is_live(self) -> bool:
         return self._protocol.state in (ProtocolState.EXPECT_START, ProtocolState.STREAMING)
@@ -159,7 +173,7 @@ class StreamConnection:
         return self._protocol.receive_binary(frame["bytes"])
 
     def _idle_actions(self) -> list[Action]:
-        text = f"nothing came for {self._config.idle_timeout:g} seconds; send audio or ping"
+        text = f"nothing came for {self._patience:g} seconds; send audio or ping"
         return self._protocol.fail(ErrorCode.IDLE_TIMEOUT, text, CloseCode.POLICY_VIOLATION)
 
     def _on_stop(self) -> list[Action]:
@@ -174,7 +188,7 @@ class StreamConnection:
         for action in actions:
             match action:
                 case OpenStream(start=start):
-                    self._open(start)
+                    await self._open(start)
                 case ResumeStream(resume=resume):
                     await self._resume(resume)
                 case Acknowledge(seq=seq):
@@ -193,7 +207,14 @@ class StreamConnection:
     ) -> None:
         match action:
             case PushAudio(data=data):
+                before = stream.seconds_in
                 await stream.push(data)
+                refused = self._meter.count(len(data), stream.seconds_in - before)
+                if refused is not None:
+                    close = CloseCode.POLICY_VIOLATION
+                    await self._perform(
+                        self._protocol.fail(ErrorCode.LIMIT_REACHED, refused, close)
+                    )
                 if stream.ended:  # the audio was damaged
                     self._protocol.ended()
             case FlushStream(id=flush_id):
@@ -206,7 +227,11 @@ class StreamConnection:
             case FinishStream():
                 stream.finish()
 
-    def _open(self, start: Start) -> None:
+    async def _open(self, start: Start) -> None:
+        full = self._full()
+        if full is not None:
+            await self._perform(self._protocol.fail(*full, CloseCode.TRY_AGAIN_LATER))
+            return
         self._stream = self._streams.open(start, self._mailbox, self)
 
     async def _resume(self, resume: Resume) -> None:
@@ -242,6 +267,8 @@ class StreamConnection:
         await self._websocket.close(code, reason)
 
     async def _send(self, message: ServerMessage) -> None:
+        if isinstance(message, Error):
+            self._meter.metrics.errors[message.code] += 1
         frame = self._codec.encode(message)
         async with asyncio.timeout(self._config.idle_timeout):
             if isinstance(frame, str):

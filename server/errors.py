@@ -49,6 +49,8 @@ class ErrorCode(StrEnum):
     BAD_AUDIO = "bad_audio"
     IDLE_TIMEOUT = "idle_timeout"
     TOO_MANY_STREAMS = "too_many_streams"
+    OVERLOADED = "overloaded"
+    LIMIT_REACHED = "limit_reached"
     UNKNOWN_SESSION = "unknown_session"
     TAKEN_OVER = "taken_over"
     JOURNAL_FAILED = "journal_failed"

@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import signal
 import socket
+import ssl
 from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from .app import Hub, create_app
+from .config import ServerConfig
 from .errors import ListenError
 from .wire import MAX_FRAME_BYTES
 
@@ -21,6 +24,7 @@ __all__ = ["DaemonServer", "bind"]
 # Audio waiting in the kernel while a stream has no room. Small, so that a client's own pings do not
 # wait behind minutes of audio; 256 KiB is still eight seconds at 16 kHz.
 RECEIVE_BUFFER = 256 * 1024
+MAX_HEADER_BYTES = 16 * 1024  # of a request
 LINGER_SECONDS = 5.0  # to read what a refused client still sends, so that it sees why
 FAREWELL_SECONDS = 1.0  # for clients to answer the last close frames
 
@@ -62,6 +66,35 @@ class LingeringWebSocket(WebSocketsSansIOProtocol):
         self.close_timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
 
+class PatientHttp(H11Protocol):
+    """Closes connections whose first request takes too long: each would hold a descriptor for ever."""
+
+    patience = 10.0  # seconds
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head = b""  # of the first request, until it is whole
+        self._head_seen = False
+        self.loop.call_later(self.patience, self._look, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Refuse a first request whose head is too long, even if it comes in one piece."""
+        if not self._head_seen:
+            self._head += data[: MAX_HEADER_BYTES + 1]
+            self._head_seen = b"\r\n\r\n" in self._head[:MAX_HEADER_BYTES]
+            if not self._head_seen and len(self._head) > MAX_HEADER_BYTES:
+                self.send_400_response("The request's head is too long.")
+                return
+            if self._head_seen:
+                self._head = b""
+        super().data_received(data)
+
+    def _look(self, transport: asyncio.Transport) -> None:
+        waiting = transport.get_protocol() is self and self.cycle is None
+        if waiting and not transport.is_closing():
+            transport.abort()
+
+
 class DaemonServer(uvicorn.Server):
     """uvicorn, with streams finished before their sockets are closed.
 
@@ -70,10 +103,20 @@ class DaemonServer(uvicorn.Server):
         on_ready: called once connections are accepted.
     """
 
-    def __init__(self, hub: Hub, drain_seconds: float, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        config: ServerConfig,
+        on_ready: Callable[[], None],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        http = type("PatientHttp", (PatientHttp,), {"patience": config.handshake_timeout})
         super().__init__(
             uvicorn.Config(
                 create_app(hub),
+                http=http,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+                ssl_context_factory=None if tls is None else lambda config, default: tls,
                 ws=LingeringWebSocket,
                 ws_max_size=MAX_FRAME_BYTES,
                 # A pong waits behind audio that waits for room: its lateness proves nothing.
@@ -87,12 +130,12 @@ class DaemonServer(uvicorn.Server):
             )
         )
         self._hub = hub
-        self._drain_seconds = drain_seconds
+        self._drain_seconds = config.drain_seconds
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start accepting, then say so."""
-        self._hub.streams.recover()
+        self._hub.start()
         await super().startup(sockets)
         if self.started:
             self._on_ready()

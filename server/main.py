@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
+import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from .. import WhisperStreamError
+from .access import is_loopback
 from .app import Hub
 from .bridge import Engine
 from .config import ServerConfig, parse_flags
 from .errors import ConfigError, ListenError
 from .listener import DaemonServer, bind
+from .tls import load_certificate, make_certificate, server_context
 from .wire import STREAM_PATH
 
 __all__ = ["main"]
@@ -39,11 +45,11 @@ def main(argv: Sequence[str], open_engine: Callable[[ServerConfig], Engine] | No
         config = parse_flags(argv)
         _configure_logging(config.log_level)
         with bind(config.host, config.port) as sock:  # first: loading a model takes seconds
-            engine = (open_engine or _open_engine)(config)
-            try:
-                asyncio.run(_serve(config, engine, sock))
-            finally:
-                engine.close()
+            with ExitStack() as cleanup:
+                tls = _certificate(config, cleanup)
+                engine = (open_engine or _open_engine)(config)
+                cleanup.callback(engine.close)
+                asyncio.run(_serve(config, engine, sock, tls))
     except WhisperStreamError as error:
         return _say(str(error), EXIT_USAGE)
     except KeyboardInterrupt:
@@ -73,30 +79,62 @@ def _open_engine(config: ServerConfig) -> Engine:
     return engine
 
 
-async def _serve(config: ServerConfig, engine: Engine, sock: socket.socket) -> None:
+def _certificate(config: ServerConfig, cleanup: ExitStack) -> ssl.SSLContext | None:
+    if config.self_signed:
+        return server_context(*make_certificate(config.host, cleanup))
+    if config.tls_cert is not None:
+        return server_context(config.tls_cert, config.tls_key)
+    return None
+
+
+async def _serve(
+    config: ServerConfig, engine: Engine, sock: socket.socket, tls: ssl.SSLContext | None
+) -> None:
     try:
         sock.listen(128)
     except OSError as error:
         raise ListenError(config.host, config.port, error.strerror or str(error)) from None
-    url = _url(config.host, sock.getsockname()[1])
+    url = _url(config, sock.getsockname()[1])
+    hub = Hub(engine, config)
 
     def ready() -> None:
         logger.info("listening on %s model=%s", url, engine.model_name)
+        if not (is_loopback(config.host) or hub.entrance.gate.closed):
+            logger.warning(
+                "event=open_to_all host=%s: whoever reaches this address may use it; see --api-keys",
+                config.host,
+            )
+        if not (is_loopback(config.host) or config.tls):
+            logger.warning(
+                "event=not_encrypted host=%s: see --tls-cert, --self-signed", config.host
+            )
         if config.announce:
             sys.stdout.write(json.dumps({"url": url}) + "\n")
             sys.stdout.flush()
         if config.exit_with_stdin:
             threading.Thread(target=_watch_stdin, args=(server,), daemon=True).start()
 
-    server = DaemonServer(Hub(engine, config), config.drain_seconds, ready)
+    server = DaemonServer(hub, config, ready, tls)
+    with contextlib.suppress(NotImplementedError):  # where there is no SIGHUP
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, hub, config, tls)
     await server.serve(sockets=[sock])
     logger.info("event=stopped")
 
 
-def _url(host: str, port: int) -> str:
-    return (
-        f"ws://[{host}]:{port}{STREAM_PATH}" if ":" in host else f"ws://{host}:{port}{STREAM_PATH}"
-    )
+def _reload(hub: Hub, config: ServerConfig, tls: ssl.SSLContext | None) -> None:
+    """Read keys and certificates again; what cannot be used is told, and the old stays."""
+    try:
+        hub.reload_keys()
+        if tls is not None and config.tls_cert is not None:
+            load_certificate(tls, config.tls_cert, config.tls_key)
+        logger.info("event=reloaded")
+    except ConfigError as error:
+        logger.error("event=reload_failed: %s", error)
+
+
+def _url(config: ServerConfig, port: int) -> str:
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"{'wss' if config.tls else 'ws'}://{host}:{port}{STREAM_PATH}"
 
 
 def _watch_stdin(server: DaemonServer) -> None:

@@ -108,6 +108,7 @@ class LiveStream:
         # None once the stream has ended: its audio is not needed any more.
         self._recording: Recording | None = recording
         self._held = Ack(samples=0)
+        self._seconds = 0.0
         self._on_end = on_end
         self._monitor = AudioMonitor()
         self._bridge: StreamBridge | None = None
@@ -149,6 +150,13 @@ class LiveStream:
         """What the server holds of what the client sent."""
         return self._held if self._recording is None else held(self._recording)
 
+    @property
+    def seconds_in(self) -> float:
+        """Audio received, in seconds."""
+        if self._recording is not None:
+            self._seconds = self._recording.seconds_in
+        return self._seconds
+
     def knows(self, token: str) -> bool:
         """Whether ``token`` is the stream's; takes the same time for every wrong one."""
         return token_fits(token, self.token_hash)
@@ -184,7 +192,7 @@ class LiveStream:
     def close(self) -> None:
         """Let go of the audio."""
         if self._recording is not None:
-            self._held = self.held
+            self._held, self._seconds = self.held, self.seconds_in
             self._recording.close()
         self._bridge = self._recording = None
 

@@ -19,6 +19,7 @@ from .errors import CloseCode, ErrorCode, JournalError, ProtocolError
 from .interfaces import Engine
 from .journal import Journal, StreamRow
 from .mailbox import Mailbox
+from .metrics import Metrics
 from .recording import Recording, decode_command
 from .stream import Holder, LiveStream, StreamJournal, hash_token, token_fits, where
 from .wire import Ready, Resume, Segment, Start
@@ -35,10 +36,15 @@ class Streams:
     """
 
     def __init__(
-        self, engine: Engine, config: ServerConfig, clock: Callable[[], float] = time.monotonic
+        self,
+        engine: Engine,
+        config: ServerConfig,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._config = config
+        self._metrics = metrics
         self._journal = Journal(Path(config.journal)) if config.journal else None
         self._live: dict[str, LiveStream] = {}
         # Streams of a daemon before this one that nobody has asked for yet.
@@ -84,6 +90,7 @@ class Streams:
         self._live[stream_id] = stream
         stream.holder = holder
         stream.run(self._engine)
+        self._metrics.streams_opened += 1
         logger.info(
             "event=stream_opened stream=%s encoding=%s sample_rate=%d channels=%d",
             *(stream_id, start.encoding, start.sample_rate, start.channels),

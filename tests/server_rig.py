@@ -249,7 +249,7 @@ def daemon(engine: ScriptedEngine | None = None, **options: Any) -> Iterator[Dae
     sock = bind("127.0.0.1", 0)
     sock.listen(16)
     hub = Hub(engine, config)
-    server = DaemonServer(hub, config.drain_seconds, ready.set)
+    server = DaemonServer(hub, config, ready.set)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])))
     running = Daemon(sock.getsockname()[1], server, hub, thread)
     thread.start()

@@ -404,6 +404,7 @@ def test_more_streams_than_allowed_are_turned_away_in_words() -> None:
         first.until(wire.Ready)
         for subprotocol in wire.SUBPROTOCOLS:
             with running.connect(subprotocol) as second:
+                second.send(wire.Start())
                 messages, code, _ = second.rest()
             assert errors(messages) == [(ErrorCode.TOO_MANY_STREAMS, True)] and code == 1013
         first.send(wire.Eos())

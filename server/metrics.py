@@ -1,0 +1,75 @@
+"""Counters and timings of the daemon, as Prometheus reads them.
+
+Written by hand: a dozen metrics need no library, and none of its process-wide registries. There is no
+label that a client could fill: no text, no session, no address.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+
+__all__ = ["Histogram", "Metrics"]
+
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+
+
+class Histogram:
+    """Counts of values up to each bound."""
+
+    def __init__(self, bounds: tuple[float, ...] = _SECONDS) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def lines(self, name: str) -> list[str]:
+        lines, total = [], 0
+        for bound, count in zip(self._bounds, self._counts, strict=False):
+            total += count
+            lines.append(f'{name}_bucket{{le="{bound:g}"}} {total}')
+        total += self._counts[-1]
+        lines.append(f'{name}_bucket{{le="+Inf"}} {total}')
+        return [*lines, f"{name}_sum {self._sum:.6f}", f"{name}_count {total}"]
+
+
+class Metrics:
+    """What is counted while the daemon runs. All methods belong to its event loop."""
+
+    def __init__(self) -> None:
+        self.streams_opened = 0
+        self.audio_seconds = 0.0
+        self.refusals: Counter[str] = Counter()  # by error code, or the handshake's reason
+        self.errors: Counter[str] = Counter()  # by error code
+        self.commit_delay = Histogram()  # from a word's end to its commit, in stream time
+        self.decode_time = Histogram()  # from a job's asking to its answer
+        self.lag = Histogram()  # as told to clients
+
+    def text(self, gauges: dict[str, float]) -> str:
+        """Return everything, with ``gauges`` (name to present value), in the text format 0.0.4."""
+        lines: list[str] = []
+        counters = {"streams_opened": self.streams_opened, "audio_seconds": self.audio_seconds}
+        for name, value in counters.items():
+            full = f"whisper_stream_{name}_total"
+            lines += [f"# TYPE {full} counter", f"{full} {value:g}"]
+        for name, label, counts in (
+            ("refusals", "reason", self.refusals),
+            ("errors", "kind", self.errors),
+        ):
+            full = f"whisper_stream_{name}_total"
+            lines.append(f"# TYPE {full} counter")
+            lines += [f'{full}{{{label}="{key}"}} {counts[key]}' for key in sorted(counts)]
+        for name, histogram in (
+            ("commit_delay", self.commit_delay),
+            ("decode", self.decode_time),
+            ("lag", self.lag),
+        ):
+            full = f"whisper_stream_{name}_seconds"
+            lines += [f"# TYPE {full} histogram", *histogram.lines(full)]
+        for name, gauge in gauges.items():
+            full = f"whisper_stream_{name}"
+            lines += [f"# TYPE {full} gauge", f"{full} {gauge:g}"]
+        return "\n".join(lines) + "\n"
