@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import types
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, get_args
 
 from msgspec import UnsetType
 
@@ -15,7 +12,7 @@ from ..streamer.config import PolicyName, StreamConfig
 from .errors import ConfigError
 from .wire import DEFAULT_PORT, Config, Start
 
-__all__ = ["ServerConfig", "parse_flags"]
+__all__ = ["ServerConfig", "flag_of"]
 
 
 def _option(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
@@ -89,7 +86,7 @@ class ServerConfig:
             ("retain_sessions", 0),
         ):
             if getattr(self, name) < least:
-                raise ConfigError(f"{_flag(name)} must be {least} or more")
+                raise ConfigError(f"{flag_of(name)} must be {least} or more")
         if self.tls_key is not None and self.tls_cert is None:
             raise ConfigError("--tls-key needs --tls-cert")
         if self.self_signed and self.tls_cert is not None:
@@ -98,7 +95,7 @@ class ServerConfig:
             raise ConfigError("--max-load must be from 0 to 1")
         for name in ("idle_timeout", "handshake_timeout", "endpoint_silence", "update_interval"):
             if not getattr(self, name) > 0:
-                raise ConfigError(f"{_flag(name)} must be above 0 seconds")
+                raise ConfigError(f"{flag_of(name)} must be above 0 seconds")
         try:
             StreamConfig(policy=self.policy, languages=self.allowed_languages)
         except ValueError as error:  # it begins with the option's name
@@ -143,41 +140,5 @@ class ServerConfig:
         return dataclasses.replace(config, **new)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of printing usage and leaving: one clear line is enough."""
-        raise ConfigError(f"{message}; whisper-stream serve --help lists the flags")
-
-
-def parse_flags(argv: Sequence[str]) -> ServerConfig:
-    """Return the options that the flags ask for; raises ConfigError."""
-    parser = _Parser(
-        prog="whisper-stream serve",
-        description="Serve live transcription over websockets.",
-        allow_abbrev=False,
-    )
-    hints = get_type_hints(ServerConfig)
-    for option in dataclasses.fields(ServerConfig):
-        kind = hints[option.name]
-        text = option.metadata["help"]
-        if kind is bool:
-            parser.add_argument(_flag(option.name), action="store_true", help=text)
-            continue
-        if isinstance(kind, types.UnionType):  # "str | None": the flag gives the str
-            kind = get_args(kind)[0]
-        elif get_origin(kind) is Literal:
-            kind = str
-        shown = "" if option.default is None else " (default: %(default)s)"
-        parser.add_argument(
-            _flag(option.name),
-            type=kind,
-            default=option.default,
-            choices=option.metadata["choices"] or None,
-            metavar=None if option.metadata["choices"] else option.name.upper(),
-            help=text + shown,
-        )
-    return ServerConfig(**vars(parser.parse_args(argv)))
-
-
-def _flag(name: str) -> str:
+def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")

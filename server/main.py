@@ -19,9 +19,10 @@ from .. import WhisperStreamError
 from .access import is_loopback
 from .app import Hub
 from .bridge import Engine
-from .config import ServerConfig, parse_flags
+from .config import ServerConfig
 from .errors import ConfigError, ListenError
 from .listener import DaemonServer, bind
+from .settings import read_settings, to_toml
 from .tls import load_certificate, make_certificate, server_context
 from .wire import STREAM_PATH
 
@@ -42,7 +43,10 @@ def main(argv: Sequence[str], open_engine: Callable[[ServerConfig], Engine] | No
         open_engine: what brings the model; None loads the one that the flags name.
     """
     try:
-        config = parse_flags(argv)
+        config, print_only = read_settings(argv, os.environ)
+        if print_only:
+            sys.stdout.write(to_toml(config))
+            return 0
         _configure_logging(config.log_level)
         with bind(config.host, config.port) as sock:  # first: loading a model takes seconds
             with ExitStack() as cleanup:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from whisper_stream.server.config import ServerConfig, parse_flags
+from whisper_stream.server.config import ServerConfig
 from whisper_stream.server.errors import ConfigError
+from whisper_stream.server.settings import parse_flags
 from whisper_stream.server.wire import Config, Start
 from whisper_stream.streamer.config import StreamConfig
 
