@@ -9,23 +9,25 @@ import os
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from .access import Account, Gate, is_loopback, read_keys
+from .access import Account, Gate, is_loopback, key_of, read_keys
 from .admission import Admission
 from .codec import Codec, codec_for
 from .config import ServerConfig
 from .connection import StreamConnection
+from .debug_pages import check_debug, debug_routes
 from .entrance import Entrance, Refusal
 from .interfaces import Engine
 from .meter import Meter
 from .metrics import Metrics
 from .pages import page_routes
 from .sessions import SESSION_PATH, SessionRoutes
-from .status import health
+from .status import Readiness, gauges, health
 from .streams import Streams
+from .subscribers import SUBSCRIBE_PATH, Subscriptions
 from .wire import STREAM_PATH, SUBPROTOCOLS
 
 __all__ = ["Hub", "create_app"]
@@ -52,7 +54,9 @@ class Hub:
         keys = read_keys(config.api_keys, os.environ.get(KEYS_VARIABLE))
         origins = [origin.strip() for origin in config.allowed_origins.split(",") if origin.strip()]
         gate = Gate(keys, origins, local=is_loopback(config.host))
+        check_debug(config, gate)
         self.entrance = Entrance(gate, self._admission, self.metrics, config)
+        self._readiness = Readiness(engine)
         self._watching: asyncio.Task[None] | None = None
         self._connections: set[StreamConnection] = set()
         # Set while no stream is open.
@@ -90,6 +94,29 @@ class Hub:
             engine=self._engine.statistics(),
         )
         return Response(msgspec.json.encode(body), media_type="application/json")
+
+    async def readyz(self, request: Request) -> Response:
+        """Answer ``GET /readyz``: 200 if a stream that came now would be served."""
+        if self.draining:
+            return PlainTextResponse("the daemon is stopping\n", status_code=503)
+        if not await self._readiness.check():
+            return PlainTextResponse("the engine does not decode; see the log\n", status_code=503)
+        return PlainTextResponse("ready\n")
+
+    async def show_metrics(self, request: Request) -> Response:
+        """Answer ``GET /metrics``; with keys, only to who has one."""
+        gate = self.entrance.gate
+        key = key_of(request.headers, request.query_params, ())
+        if gate.closed and gate.account(key) is None:
+            return PlainTextResponse("a valid key is needed\n", status_code=401)
+        present = gauges(
+            streams=len(self.streams),
+            connections=len(self._connections),
+            load=self._admission.load,
+            engine=self._engine.statistics(),
+        )
+        kind = "text/plain; version=0.0.4"
+        return Response(self.metrics.text(present), media_type=kind)
 
     def start(self) -> None:
         """Begin what runs beside the streams; raises JournalError."""
@@ -151,13 +178,19 @@ class Hub:
 def create_app(hub: Hub) -> Starlette:
     """Return the ASGI application that serves ``hub``."""
     sessions = SessionRoutes(hub.streams)
+    subscriptions = Subscriptions(hub.streams, hub.entrance)
     return Starlette(
         routes=[
             WebSocketRoute(STREAM_PATH, hub.websocket),
             WebSocketRoute("/", hub.websocket),
             Route("/healthz", hub.healthz),
+            Route("/readyz", hub.readyz),
+            Route("/metrics", hub.show_metrics),
+            Route(SUBSCRIBE_PATH, subscriptions.serve_events, methods=["GET"]),
+            WebSocketRoute(SUBSCRIBE_PATH, subscriptions.serve_websocket),
             Route(SESSION_PATH, sessions.fetch, methods=["GET"]),
             Route(SESSION_PATH, sessions.delete, methods=["DELETE"]),
             *page_routes(hub._engine.model_name, hub._engine.languages),
+            *debug_routes(hub.streams.debug, hub._config, hub.entrance.gate),
         ]
     )

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from ..streamer.config import StreamConfig
-from ..streamer.events import Done, Event, Lag, Partial, SegmentClosed
+from ..streamer.config import SAMPLE_RATE, StreamConfig
+from ..streamer.events import Commit, Done, Event, Gap, Lag, Partial, SegmentClosed
 from ..streamer.jobs import DecodeJob
 from .errors import ErrorCode
 from .interfaces import Engine, Session
 from .mailbox import Mailbox
 from .mapping import to_wire
+from .metrics import Metrics
 from .recording import Recording
 from .wire import Ack, Configured, Error, Segment
 
@@ -73,6 +74,7 @@ class StreamBridge:
         stream_id: str,
         on_segment: Callable[[Segment], None],
         throttle: Callable[[], Awaitable[None]],
+        metrics: Metrics,
     ) -> None:
         self._recording = recording
         self._engine = engine
@@ -80,6 +82,7 @@ class StreamBridge:
         self._stream_id = stream_id
         self._on_segment = on_segment
         self._throttle = throttle
+        self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         # Set when the session changed, so that it may have a job.
         self._news = asyncio.Event()
@@ -150,12 +153,14 @@ class StreamBridge:
             self._ack_timer = None
 
     async def _run(self, job: DecodeJob) -> None:
+        asked = self._loop.time()
         future = asyncio.wrap_future(self._engine.submit(job))
         try:
             await asyncio.wait({future})
         finally:
             future.cancel()  # no effect once done; otherwise nobody wants the result any more
         now = self._loop.time()
+        self._metrics.decode_time.observe(now - asked)
         error = None if future.cancelled() else future.exception()
         if future.cancelled() or error is not None:
             reason = "cancelled" if error is None else type(error).__name__
@@ -175,7 +180,15 @@ class StreamBridge:
         except TimeoutError:
             pass  # wake_at has come
 
-    def _emit(self, events: Iterable[Event]) -> None:
+    def _emit(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Commit):
+                last = event.words[-1].end_sample / SAMPLE_RATE
+                self._metrics.commit_delay.observe(max(0.0, self._recording.seconds_in - last))
+            elif isinstance(event, Lag):
+                self._metrics.lag.observe(event.behind_seconds)
+            elif isinstance(event, Gap):
+                self._metrics.errors["gap"] += 1
         say(events, self._recording, self._mailbox, self._on_segment)
 
     def _ack_soon(self) -> None:

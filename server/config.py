@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from msgspec import UnsetType
 
-from ..streamer.config import PolicyName, StreamConfig
+from ..streamer.config import DetectorName, PolicyName, StreamConfig
 from .errors import ConfigError
 from .wire import DEFAULT_PORT, Config, Start
 
@@ -43,6 +43,9 @@ class ServerConfig:
     policy: PolicyName = _option(
         "local-agreement", "which words are committed", get_args(PolicyName)
     )
+    detector: DetectorName = _option(
+        "webrtc", "what tells speech from noise; silero is an extra", get_args(DetectorName)
+    )
     max_streams: int = _option(64, "streams served at once; more are refused")
     max_load: float = _option(
         0.9, "share of the engine's time, above which more streams are refused; 0: no such limit"
@@ -67,7 +70,10 @@ class ServerConfig:
     retain_seconds: float = _option(600.0, "seconds that a finished transcript can be fetched")
     retain_sessions: int = _option(1000, "finished transcripts kept at most")
     endpoint_silence: float = _option(0.6, "seconds of silence that end an utterance")
-    update_interval: float = _option(0.5, "least seconds of new audio between two updates")
+    update_interval: float = _option(0.4, "least seconds of new audio between two updates")
+    debug: bool = _option(
+        False, "show what streams say on the page /debug, on this machine or to the key named debug"
+    )
     log_level: str = _option(
         "info", "least severe level logged", ("debug", "info", "warning", "error")
     )
@@ -125,6 +131,7 @@ class ServerConfig:
             languages=start.languages or self.allowed_languages,
             hotwords=start.hotwords or self.hotwords or "",
             policy=self.policy,
+            detector=self.detector,
         )
 
     def changed(self, config: StreamConfig, changes: Config, *, english_only: bool) -> StreamConfig:

@@ -124,6 +124,8 @@ class DaemonServer(uvicorn.Server):
                 ws_per_message_deflate=False,
                 lifespan="off",
                 log_config=None,
+                # Below warnings it logs frames, and addresses with the keys in them.
+                log_level="warning",
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=1,

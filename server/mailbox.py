@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
 from .errors import CloseCode
 from .outbox import Outbox
-from .wire import Partial, ServerMessage
+from .wire import (
+    Commit,
+    Done,
+    Gap,
+    Language,
+    Partial,
+    Segment,
+    ServerMessage,
+    Snapshot,
+    SpeechStarted,
+    SpeechStopped,
+    Word,
+)
 
 __all__ = ["Mailbox"]
 
 MOST_KEPT = 4096  # messages that the client has not acknowledged; above it the stream waits
+
+
+# What readers see. Acks, tokens, answers and mistakes are between the client and us.
+_PUBLIC = (SpeechStarted, SpeechStopped, Partial, Commit, Segment, Language, Gap, Done)
 
 
 class Mailbox:
@@ -31,6 +48,11 @@ class Mailbox:
         self._few_kept = asyncio.Event()
         self._few_kept.set()
         self._partial: Partial | None = None  # the newest, for whoever connects next
+        self._words: list[Word] = []  # committed since the last segment was closed
+        # Told of everything that the transcript is made of, and None at its end.
+        self.readers: set[Callable[[ServerMessage | None], None]] = set()
+        # Told of every message; for the daemon's /debug page.
+        self.watch: Callable[[ServerMessage], None] | None = None
         # Code and reason with which the stream's connection ends; set by close().
         self.closing: tuple[CloseCode, str] | None = None
 
@@ -47,6 +69,9 @@ class Mailbox:
         message = msgspec.structs.replace(message, seq=self.seq)
         if isinstance(message, Partial):
             self._partial = message
+        if self.watch is not None:
+            self.watch(message)
+        self._note(message)
         if lasting and self.keep:
             self._kept.append(message)
             if len(self._kept) >= MOST_KEPT:
@@ -54,10 +79,28 @@ class Mailbox:
         if self._outbox is not None:
             self._outbox.put(message)
 
+    def snapshot(self, segments: tuple[Segment, ...]) -> Snapshot:
+        """What a reader who joins now has missed."""
+        partial = () if self._partial is None else self._partial.words
+        words = tuple(self._words)
+        return Snapshot(seq=self.seq, segments=segments, words=words, partial=partial)
+
+    def _note(self, message: ServerMessage) -> None:
+        match message:
+            case Commit(words=words):
+                self._words += words
+            case Segment():
+                self._words.clear()
+        if isinstance(message, _PUBLIC):
+            for reader in tuple(self.readers):
+                reader(message)
+
     def close(self, code: CloseCode, reason: str) -> None:
         """Nothing more will be said; the first call decides."""
         if self.closing is None:
             self.closing = (code, reason)
+            for reader in tuple(self.readers):
+                reader(None)
         if self._outbox is not None:
             self._outbox.close(*self.closing)
 

@@ -1,31 +1,73 @@
-"""What the daemon says about itself over HTTP."""
+"""What the daemon says about itself over HTTP: alive, ready, and its metrics."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-import time
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from .. import __version__
+from ..streamer.config import SAMPLE_RATE
+from ..streamer.jobs import DecodeJob
+from .interfaces import Engine
 
-__all__ = ["health", "plain"]
+__all__ = ["Readiness", "gauges", "health", "plain"]
+
+_FRESH_SECONDS = 30.0  # a decode that succeeded so lately need not be repeated
+_PROBE_SECONDS = 10.0
+
+
+class Readiness:
+    """Whether the engine really decodes: tried, not assumed, but seldom."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._proved = -_FRESH_SECONDS
+        self._probing: asyncio.Task[bool] | None = None
+
+    async def check(self) -> bool:
+        """Decode a second of silence, unless that succeeded a moment ago."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._proved < _FRESH_SECONDS:
+            return True
+        if self._probing is None or self._probing.done():
+            self._probing = asyncio.create_task(self._probe())
+        ready = await asyncio.shield(self._probing)
+        if ready:
+            self._proved = loop.time()
+        return ready
+
+    async def _probe(self) -> bool:
+        job = DecodeJob(audio=np.zeros(SAMPLE_RATE, np.float32), language="en")
+        try:
+            async with asyncio.timeout(_PROBE_SECONDS):
+                await asyncio.wrap_future(self._engine.submit(job))
+        except Exception:  # noqa: BLE001 - whatever is wrong with the engine, it is not ready
+            return False
+        return True
 
 
 def health(*, draining: bool, model: str, streams: int, engine: object) -> dict[str, Any]:
-    """Return the body of ``/healthz``: ``engine`` is whatever the engine's statistics() gave.
-
-    ``cpu_seconds`` is what this process has used of the processors since it began.
-    """
+    """Return the body of ``/healthz``: ``engine`` is whatever the engine's statistics() gave."""
     return {
         "status": "stopping" if draining else "ok",
         "version": __version__,
         "model": model,
         "streams": streams,
-        "cpu_seconds": round(time.process_time(), 3),
         "engine": plain(engine),
     }
+
+
+def gauges(*, streams: int, connections: int, load: float, engine: object) -> dict[str, float]:
+    """Return present values for ``/metrics``; the engine's numbers under ``engine_``."""
+    values = {"streams": float(streams), "connections": float(connections), "load": load}
+    for name, value in plain(engine).items():
+        if isinstance(value, (int, float)):
+            values[f"engine_{name}"] = float(value)
+    return values
 
 
 def plain(statistics: object) -> Any:

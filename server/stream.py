@@ -21,9 +21,10 @@ from .errors import CloseCode, ErrorCode
 from .interfaces import Engine
 from .journal import Journal
 from .mailbox import Mailbox
+from .metrics import Metrics
 from .monitor import AudioMonitor
 from .recording import Command, Configure, Recording, encode_command
-from .wire import Ack, Error, Resumed, Segment, Start, Warning
+from .wire import Ack, Error, Resumed, Segment, Snapshot, Start, Warning
 
 __all__ = ["Holder", "LiveStream", "StreamJournal", "hash_token", "token_fits", "where"]
 
@@ -80,6 +81,7 @@ class LiveStream:
         holder: the connection that serves it now.
         expiry: ends the stream if nobody resumes it; set while there is no holder.
         suspended: the daemon stops, and the stream is to go on in the next one.
+        hear: is shown all audio at 16 kHz; for the daemon's /debug page.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class LiveStream:
         self.holder: Holder | None = None
         self.expiry: asyncio.TimerHandle | None = None
         self.suspended = False
+        self.hear: Callable[[NDArray[np.float32]], None] | None = None
         # Closed segments, encoded: the transcript so far.
         self.segments: list[bytes] = []
         # None once the stream has ended: its audio is not needed any more.
@@ -114,14 +117,14 @@ class LiveStream:
         self._bridge: StreamBridge | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def run(self, engine: Engine) -> None:
+    def run(self, engine: Engine, metrics: Metrics) -> None:
         """Begin, or go on."""
         recording = self._recording
         assert recording is not None
         recording.record = self.journal.record
         recording.listen = self._listen
         self._bridge = StreamBridge(
-            recording, engine, self.mailbox, self.id, self._keep, self.journal.throttle
+            recording, engine, self.mailbox, self.id, self._keep, self.journal.throttle, metrics
         )
         self._task = asyncio.create_task(self._pump(self._bridge))
 
@@ -160,6 +163,20 @@ class LiveStream:
     def knows(self, token: str) -> bool:
         """Whether ``token`` is the stream's; takes the same time for every wrong one."""
         return token_fits(token, self.token_hash)
+
+    @property
+    def reader_key(self) -> str:
+        """Lets others read along, and nothing else; the same after a restart."""
+        return hmac.new(self.token_hash, b"watch", "sha256").hexdigest()[:32]
+
+    @property
+    def watch_path(self) -> str:
+        return f"/v1/sessions/{self.id}/watch?key={self.reader_key}"
+
+    def snapshot(self) -> Snapshot:
+        """What a reader who joins now has missed."""
+        closed = tuple(msgspec.msgpack.decode(body, type=Segment) for body in self.segments)
+        return self.mailbox.snapshot(closed)
 
     def resumed(self) -> Resumed:
         """The answer to ``resume``."""
@@ -218,6 +235,8 @@ class LiveStream:
         self.mailbox.close(CloseCode.INTERNAL_ERROR, ErrorCode.INTERNAL)
 
     def _listen(self, samples: NDArray[np.float32]) -> None:
+        if self.hear is not None:
+            self.hear(samples)
         for found in self._monitor.listen(samples):
             self.mailbox.put(Warning(code=found.code, message=found.message))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import secrets
 import time
@@ -15,6 +16,7 @@ from ..streamer.config import StreamConfig
 from ..streamer.ingest import open_ingest
 from .archive import Archive, Transcript
 from .config import ServerConfig
+from .debug import Debug
 from .errors import CloseCode, ErrorCode, JournalError, ProtocolError
 from .interfaces import Engine
 from .journal import Journal, StreamRow
@@ -46,6 +48,9 @@ class Streams:
         self._config = config
         self._metrics = metrics
         self._journal = Journal(Path(config.journal)) if config.journal else None
+        keep = config.retain_seconds
+        # What the /debug page shows; None: there is none.
+        self.debug = Debug(engine.model_name, keep, clock) if config.debug else None
         self._live: dict[str, LiveStream] = {}
         # Streams of a daemon before this one that nobody has asked for yet.
         self._dormant: dict[str, StreamRow] = {}
@@ -84,12 +89,13 @@ class Streams:
                 sample_rate=start.sample_rate,
                 channels=start.channels,
                 token=token,
+                watch=stream.watch_path,
                 resume_seconds=self._config.resume_seconds if mailbox.keep else 0.0,
             ),
         )
         self._live[stream_id] = stream
         stream.holder = holder
-        stream.run(self._engine)
+        stream.run(self._engine, self._metrics)
         self._metrics.streams_opened += 1
         logger.info(
             "event=stream_opened stream=%s encoding=%s sample_rate=%d channels=%d",
@@ -126,6 +132,16 @@ class Streams:
         elif not stream.suspended:
             self._expire_later(stream)
 
+    # Readers
+
+    def watch(self, stream_id: str, key: str) -> LiveStream | None:
+        """Return an open stream to somebody who may read it: who has its token or its reader's key."""
+        stream = self._live.get(stream_id)
+        if stream is None:
+            return None
+        allowed = stream.knows(key) or hmac.compare_digest(key.encode(), stream.reader_key.encode())
+        return stream if allowed else None
+
     # Transcripts
 
     def transcript(self, stream_id: str, token: str) -> list[Segment] | None:
@@ -147,6 +163,8 @@ class Streams:
                 stream.expiry.cancel()
         self._dormant.pop(stream_id, None)
         self._archive.forget(stream_id)
+        if self.debug is not None:
+            self.debug.forget(stream_id)
         return True
 
     def _find(self, stream_id: str, token: str) -> Transcript | None:
@@ -200,7 +218,7 @@ class Streams:
     ) -> LiveStream:
         ingest = open_ingest(start.encoding, start.sample_rate, start.channels)
         journal = self._journal if mailbox.keep else None
-        return LiveStream(
+        stream = LiveStream(
             stream_id=stream_id,
             token_hash=token_hash,
             start=start,
@@ -210,6 +228,10 @@ class Streams:
             journal=StreamJournal(journal, stream_id, mailbox),
             on_end=self._on_end,
         )
+        if self.debug is not None:
+            trace = self.debug.trace(stream_id, lambda: stream.seconds_in)
+            stream.hear, mailbox.watch = trace.heard, trace.told
+        return stream
 
     def _on_end(self, stream: LiveStream) -> None:
         """The stream is finished, has failed, or was stopped."""
@@ -267,7 +289,7 @@ class Streams:
             self._journal.finish_stream(row.id)
             return None
         self._live[row.id] = stream
-        stream.run(self._engine)
+        stream.run(self._engine, self._metrics)
         logger.info("event=stream_restored stream=%s", row.id)
         return stream
 

@@ -47,6 +47,7 @@ __all__ = [
     "Seen",
     "Segment",
     "ServerMessage",
+    "Snapshot",
     "SpeechStarted",
     "SpeechStopped",
     "Start",
@@ -170,6 +171,7 @@ class Ready(_Server, frozen=True, kw_only=True, tag="ready"):
     channels: int
     token: str = ""
     resume_seconds: float = 0.0
+    watch: str = ""  # path, with a key of its own, at which others may read along
 
 
 class Resumed(_Server, frozen=True, kw_only=True, tag="resumed"):
@@ -228,6 +230,14 @@ class Segment(_Server, frozen=True, kw_only=True, tag="segment"):
     no_speech_prob: float
     compression_ratio: float
     temperature: float
+
+
+class Snapshot(_Server, frozen=True, kw_only=True, tag="snapshot"):
+    """The first message to a reader: closed segments, words committed since, and the partial."""
+
+    segments: tuple[Segment, ...]
+    words: tuple[Word, ...]
+    partial: tuple[Word, ...]
 
 
 class Language(_Server, frozen=True, kw_only=True, tag="language"):
@@ -311,6 +321,7 @@ ServerMessage = (
     | Partial
     | Commit
     | Segment
+    | Snapshot
     | Language
     | Flushed
     | Lag

@@ -21,7 +21,7 @@ DATA = Path(__file__).parent / "data"
 SCHEMA = protocol_schema()
 GOLDEN = sorted(DATA.glob("conversation-*.jsonl"))
 # What differs from run to run.
-FRESH = {"session": "0123456789abcdef", "token": "secret"}
+FRESH = {"session": "0123456789abcdef", "token": "secret", "watch": "/path?key=secret"}
 
 
 def fits(value: Any, schema: dict[str, Any]) -> bool:
