@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadRun", "run_load"]
 
+_STOP_SECONDS = 5.0
 _COMMAND = (sys.executable, "-m", "whisper_stream.clients.load_worker")
 
 
@@ -73,10 +74,14 @@ async def _worker(url: str, plans: Sequence[StreamPlan]) -> AsyncIterator[Proces
         await _drain(process)
         yield process
     finally:
-        process.stdin.close()
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        process.stdin.close()  # it ends by itself
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
 
 
 async def _drain(process: Process) -> None:
