@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from typing import Any
 
 import msgspec
@@ -51,12 +52,16 @@ class Readiness:
 
 
 def health(*, draining: bool, model: str, streams: int, engine: object) -> dict[str, Any]:
-    """Return the body of ``/healthz``: ``engine`` is whatever the engine's statistics() gave."""
+    """Return the body of ``/healthz``: ``engine`` is whatever the engine's statistics() gave.
+
+    ``cpu_seconds`` is what this process has used of the processors since it began.
+    """
     return {
         "status": "stopping" if draining else "ok",
         "version": __version__,
         "model": model,
         "streams": streams,
+        "cpu_seconds": round(time.process_time(), 3),
         "engine": plain(engine),
     }
 
