@@ -65,8 +65,10 @@ def main(argv: Sequence[str], open_engine: Callable[[ServerConfig], Engine] | No
 
 def _open_engine(config: ServerConfig) -> Engine:
     """Load the model; it comes back warmed up. Raises the errors of loading, each one sentence."""
+    from ..streamer.detectors import make_detector
     from ..streamer.engine import open_engine  # loads torch: only once it is needed
 
+    make_detector(config.detector)  # one that is missing is told before the model is loaded
     engine: Engine = open_engine(
         config.model,
         device=None if config.device == "auto" else config.device,

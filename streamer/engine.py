@@ -38,7 +38,7 @@ class EngineStatistics(NamedTuple):
     done: int  # jobs decoded since the start
     failed: int
     audio_seconds: float  # of all windows decoded
-    busy_seconds: float  # spent decoding
+    busy_seconds: float  # spent decoding, mean over the backends: a second a second is all there is
 
 
 # Places in the queue. Somebody waits for the end of a sentence: an endpoint overtakes one job. A long
@@ -189,7 +189,7 @@ class EngineThread:
         with self._condition:
             self._running -= len(batch)
             self._busy -= 1
-            self._busy_seconds += self._clock() - started
+            self._busy_seconds += (self._clock() - started) / len(self._threads)
             self._audio_seconds += sum(len(entry.job.audio) for entry in batch) / SAMPLE_RATE
             if failed:
                 self._failed += len(batch)
