@@ -40,6 +40,7 @@ COMMANDS: dict[str, Command] = {
     "load": Command(
         "clients.load_command:main", "play many streams at once: how late words are, how many fit"
     ),
+    "doctor": Command("server.doctor:main", "check that this machine can run the daemon"),
 }
 
 

@@ -116,7 +116,6 @@ class DaemonServer(uvicorn.Server):
                 create_app(hub),
                 http=http,
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-                ssl_context_factory=None if tls is None else lambda config, default: tls,
                 ws=LingeringWebSocket,
                 ws_max_size=MAX_FRAME_BYTES,
                 # A pong waits behind audio that waits for room: its lateness proves nothing.
@@ -131,6 +130,8 @@ class DaemonServer(uvicorn.Server):
                 timeout_graceful_shutdown=1,
             )
         )
+        self.config.load()
+        self.config.ssl = tls
         self._hub = hub
         self._drain_seconds = config.drain_seconds
         self._on_ready = on_ready
