@@ -12,15 +12,16 @@ import hashlib
 import html
 import io
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import av
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ..server import wire
+from ..server.word_times import TimedWord, WordTimes, delays
 from .source import SAMPLE_RATE
 from .text_file import TextFile
 
@@ -28,15 +29,6 @@ __all__ = ["Timeline"]
 
 _FILES = Path(__file__).parent / "timeline_page"
 _PEAKS_PER_SECOND = 100
-_SAME_SECONDS = 0.4  # between the middles of a word's first and final times
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """A word of some message, and how much audio had been sent when it came."""
-
-    word: wire.Word
-    at: float
 
 
 class Timeline:
@@ -51,8 +43,8 @@ class Timeline:
         self._file = TextFile(path, flag="--timeline")
         self._name = name
         self._pcm = bytearray()
-        self._shown: list[_Shown] = []
-        self._committed: list[_Shown] = []
+        self._times = WordTimes()
+        self._words: list[TimedWord] = []
         self._speech: list[list[float]] = []  # start and end
         self._model = ""
         self._language = ""
@@ -73,9 +65,9 @@ class Timeline:
             case wire.SpeechStopped() if self._speech:
                 self._speech[-1][1] = message.time
             case wire.Partial():
-                self._shown += [_Shown(word, at) for word in message.words]
+                self._times.shown(message.words, at)
             case wire.Commit():
-                self._committed += [_Shown(word, at) for word in message.words]
+                self._words += self._times.committed(message.words, at)
 
     def write(self) -> None:
         """Write the page."""
@@ -84,29 +76,8 @@ class Timeline:
     def _seconds(self) -> float:
         return len(self._pcm) / 2 / SAMPLE_RATE
 
-    def _words(self) -> list[dict[str, Any]]:
-        words, first = [], 0
-        for each in self._committed:
-            word = each.word
-            # Partials come in order of time, and so do commits: no search begins at the beginning.
-            while first < len(self._shown) and self._shown[first].at < word.start - 1:
-                first += 1
-            shown = next((old.at for old in self._shown[first:] if _same(old.word, word)), each.at)
-            words.append(
-                {
-                    "text": word.text,
-                    "start": word.start,
-                    "end": word.end,
-                    "probability": word.probability,
-                    "shown": round(min(shown, each.at), 3),
-                    "committed": round(each.at, 3),
-                }
-            )
-        return words
-
     def _page(self) -> str:
         samples = np.frombuffer(bytes(self._pcm), np.int16)
-        words = self._words()
         facts = {
             "duration": round(self._seconds(), 3),
             "peaksPerSecond": _PEAKS_PER_SECOND,
@@ -115,40 +86,20 @@ class Timeline:
                 {"start": start, "end": end if end > start else self._seconds()}
                 for start, end in self._speech
             ],
-            "words": words,
+            "words": msgspec.to_builtins(self._words),
         }
         return _render(
             title=self._name,
-            summary=self._summary(words),
+            summary=self._summary(self._words),
             facts=json.dumps(facts, ensure_ascii=False, separators=(",", ":")),
             audio=_mp3(samples),
         )
 
-    def _summary(self, words: list[dict[str, Any]]) -> dict[str, str]:
+    def _summary(self, words: Sequence[TimedWord]) -> dict[str, str]:
         summary = {"Length": f"{self._seconds():.1f} s", "Model": self._model or "?"}
         if self._language:
             summary["Language"] = self._language
-        summary["Words"] = str(len(words))
-        if words:
-            shown = [max(0.0, word["shown"] - word["end"]) for word in words]
-            committed = [max(0.0, word["committed"] - word["end"]) for word in words]
-            summary["Shown after"] = _spread(shown)
-            summary["Committed after"] = _spread(committed)
-        return summary
-
-
-def _same(one: wire.Word, other: wire.Word) -> bool:
-    middles = abs((one.start + one.end) - (other.start + other.end)) / 2
-    return middles <= _SAME_SECONDS and _letters(one.text) == _letters(other.text)
-
-
-def _letters(text: str) -> str:
-    return "".join(char for char in text.casefold() if char.isalnum())
-
-
-def _spread(seconds: list[float]) -> str:
-    middle, late = np.quantile(seconds, [0.5, 0.95])
-    return f"{middle:.2f} s (95 %: {late:.2f} s)"
+        return summary | {"Words": str(len(words))} | delays(words)
 
 
 def _peaks(samples: NDArray[np.int16]) -> list[int]:

@@ -40,7 +40,8 @@ def main() -> int:
         _record(recording)
         engine = open_engine("tiny.en", device="cpu")
         close, engine.close = engine.close, lambda: None  # type: ignore[method-assign]
-        with daemon(cast(ScriptedEngine, engine)) as running:
+        with daemon(cast(ScriptedEngine, engine), debug=True) as running:
+            _live_timeline(playwright, recording, running)
             _captions(playwright, recording, running)
             for columns, rows in ((80, 24), (40, 10)):
                 _terminal(playwright, running, Path(folder), columns, rows)
@@ -54,6 +55,28 @@ def _record(path: Path) -> None:
     with wave.open(str(DATA / "en-speech-jfk.wav")) as speech, wave.open(str(path), "wb") as out:
         out.setparams(speech.getparams())
         out.writeframes(bytes(32_000) + speech.readframes(speech.getnframes()) + bytes(32_000))
+
+
+def _live_timeline(playwright: Playwright, recording: Path, running: Daemon) -> None:
+    """The daemon's debug page in the middle of a speech."""
+    with browser(playwright, None) as opened, running.connect() as peer:
+        context = opened.new_context(viewport={"width": 1280, "height": 520})
+        page = context.new_page()
+        page.goto(f"{running.http}/debug")
+        with wave.open(str(recording)) as speech:
+            rate, channels = speech.getframerate(), speech.getnchannels()
+            pcm = speech.readframes(speech.getnframes())
+        peer.send(wire.Start(language="en", sample_rate=rate, channels=channels))
+        threading.Thread(target=peer.rest).start()  # who does not read is not served
+        second = 2 * rate * channels
+        for at in range(0, len(pcm), second // 4):
+            peer.audio(pcm[at : at + second // 4])
+            time.sleep(0.25)
+            if page.locator("#strip .word.tail").count() and at > 9 * second:
+                break
+        page.screenshot(path=IMAGES / "debug.png")
+        context.close()
+        peer.socket.close()
 
 
 def _captions(playwright: Playwright, recording: Path, running: Daemon) -> None:

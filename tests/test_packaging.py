@@ -20,7 +20,7 @@ ALLOWED = {
     "server": {"streamer", "model"},
     "clients": {"server"},
 }
-WIRE_FORMAT = {"wire", "codec", "errors", "captions"}
+WIRE_FORMAT = {"wire", "codec", "errors", "captions", "word_times"}
 
 
 def _imports(path: Path) -> Iterator[tuple[str, str]]:
