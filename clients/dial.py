@@ -38,9 +38,11 @@ def stream_url(url: str) -> str:
     return urlunsplit(parts._replace(path=wire.STREAM_PATH)) if parts.path in ("", "/") else url
 
 
-async def dial(url: str, subprotocol: str) -> ClientConnection:
-    """Return an open websocket; raises ConnectError."""
-    socket = await _open(url, subprotocol)
+async def dial(url: str, subprotocol: str, key: str | None = None) -> ClientConnection:
+    """Return an open websocket; raises ConnectError, and UsageError for what can be no key."""
+    if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key != ""):
+        raise UsageError("the key may hold printable ASCII characters only")
+    socket = await _open(url, subprotocol, key)
     # Little audio in the kernel: eos and pings do not wait behind minutes of it.
     tcp = socket.transport.get_extra_info("socket")
     tcp.setsockopt(SOL_SOCKET, SO_SNDBUF, _SEND_BUFFER)
@@ -50,11 +52,12 @@ async def dial(url: str, subprotocol: str) -> ClientConnection:
     return socket
 
 
-async def _open(url: str, subprotocol: str) -> ClientConnection:
+async def _open(url: str, subprotocol: str, key: str | None) -> ClientConnection:
     try:
         return await ws_connect(
             url,
             subprotocols=[Subprotocol(subprotocol)],
+            additional_headers={} if key is None else {"Authorization": f"Bearer {key}"},
             compression=None,  # PCM hardly shrinks, and it would cost latency
             max_size=wire.MAX_FRAME_BYTES,
             open_timeout=_OPEN_SECONDS,
@@ -66,7 +69,7 @@ async def _open(url: str, subprotocol: str) -> ClientConnection:
         )
     except ws_errors.InvalidStatus as error:
         status = error.response.status_code
-        raise ConnectError(url, _status_reason(status), status) from None
+        raise ConnectError(url, _status_reason(status, key), status) from None
     except ws_errors.NegotiationError:
         reason = f"the server does not speak {subprotocol}; check the address"
         raise ConnectError(url, reason) from None
@@ -84,12 +87,14 @@ async def _open(url: str, subprotocol: str) -> ClientConnection:
         raise ConnectError(url, reason) from None
 
 
-def _status_reason(status: int) -> str:
+def _status_reason(status: int, key: str | None) -> str:
     match status:
-        case 401 | 403:
-            return (
-                f"the server refused access (HTTP {status}); check the address's path, and your key"
-            )
+        case 401 if key is None:
+            return "the server wants a key (HTTP 401); give one with --key, or key= in Python"
+        case 401:
+            return "the server does not know this key (HTTP 401); it may have expired"
+        case 403:
+            return "the server refused access (HTTP 403); check the address's path"
         case 429 | 503:
             return f"the server takes no more streams now (HTTP {status}); try again later"
         case _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
@@ -19,6 +20,7 @@ __all__ = ["DaemonOptions", "daemon"]
 _START_SECONDS = 600.0  # a first start may download weights
 _STOP_SECONDS = 5.0
 _LINE_BYTES = 8192
+_FOR_OTHERS = ("WHISPER_STREAM_API_KEYS", "WHISPER_STREAM_CONFIG")
 _KEPT_LINES = 50  # of the daemon's stderr, to explain its end
 
 
@@ -60,7 +62,13 @@ async def daemon(options: DaemonOptions, command: Sequence[str] = _COMMAND) -> A
         DaemonError: it ended before it was listening; the text is its own error line.
     """
     process = await asyncio.create_subprocess_exec(
-        *command, *options.arguments(), stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+        *command,
+        *options.arguments(),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        start_new_session=True,
+        env=_environment(),
     )
     assert process.stdin and process.stdout and process.stderr
     kept: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -82,6 +90,11 @@ async def daemon(options: DaemonOptions, command: Sequence[str] = _COMMAND) -> A
         readers.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await readers
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what is meant for a daemon that others use, such as its keys."""
+    return {name: value for name, value in os.environ.items() if name not in _FOR_OTHERS}
 
 
 async def _announced(stdout: asyncio.StreamReader, url: asyncio.Future[str | None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from typing import TYPE_CHECKING, NoReturn
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Parser", "add_shared_flags", "play_options"]
 
 PROGRAM = "whisper-stream"
+KEY_VARIABLE = "WHISPER_STREAM_KEY"
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,6 +49,11 @@ def add_shared_flags(parser: argparse.ArgumentParser, *, device_flag: str = "--d
     add("--timeline", metavar="FILE", help="write a page that shows when each word came, as .html")
     add("--no-color", dest="color", action="store_false", help="captions without colors")
     add("--server", metavar="URL", help="use the daemon at ws://host:port, not an embedded one")
+    add(
+        "--key",
+        metavar="KEY",
+        help=f"of that daemon, where it wants one; better kept in {KEY_VARIABLE}: others can see flags",
+    )
     daemon = parser.add_argument_group("options of the embedded daemon")
     add = daemon.add_argument
     add("--model", metavar="NAME", help="a model's name or path (default: tiny.en)")
@@ -65,12 +72,14 @@ def play_options(parsed: argparse.Namespace, *, device_flag: str = "--device") -
     """What the shared flags ask for.
 
     Raises:
-        UsageError: a flag of the embedded daemon, where there is none.
+        UsageError: a flag of the embedded daemon, where there is none; a key without a server.
     """
     from ..server.wire import Start
     from .embed import DaemonOptions
     from .play import PlayOptions
 
+    if parsed.server is None and parsed.key is not None:
+        raise UsageError("--key is for a daemon that runs already; name it with --server")
     if parsed.server is not None:
         for name, flag in (
             ("model", "--model"),
@@ -90,6 +99,7 @@ def play_options(parsed: argparse.Namespace, *, device_flag: str = "--device") -
             hotwords=parsed.hotwords,
         ),
         server=parsed.server,
+        key=(parsed.key or os.environ.get(KEY_VARIABLE) or None) if parsed.server else None,
         daemon=DaemonOptions(
             model=parsed.model or "tiny.en",
             device=parsed.model_device,

@@ -32,6 +32,7 @@ class PlayOptions:
 
     start: wire.Start = field(default_factory=wire.Start)
     server: str | None = None  # None: an embedded daemon
+    key: str | None = field(default=None, repr=False)  # of the server, where it wants one
     daemon: DaemonOptions = field(default_factory=DaemonOptions)
     json: bool = False
     color: bool = True

@@ -64,7 +64,8 @@ class _Player:
             print_notice(f"{track.source.name}:")
         # Our own daemon does not come back.
         patience = RECONNECT_SECONDS if self._options.server else 0.0
-        async with connect(url, self._options.start, reconnect_seconds=patience) as stream:
+        start, key = self._options.start, self._options.key
+        async with connect(url, start, reconnect_seconds=patience, key=key) as stream:
             self._playback = Playback(self._options, track, self._stop)
             await self._playback.converse(stream)
             return self._playback.failed

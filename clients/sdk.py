@@ -117,10 +117,13 @@ class Stream:
 async def connect(
     url: str,
     *,
+    key: str | None = None,
     reconnect_seconds: float = RECONNECT_SECONDS,
     **options: Unpack[StreamOptions],
 ) -> AsyncIterator[Stream]:
     """Open a stream to the daemon at ``ws://host:port``; leaving the context closes it.
+
+    ``key`` is the API key, where the daemon wants one.
 
     A lost connection is made again for up to ``reconnect_seconds``, and goes on without a missing or
     doubled word; a Resumed event says so.
@@ -130,7 +133,7 @@ async def connect(
         ConnectError: nothing was opened; the text says why.
     """
     start = wire.Start(**options)  # type: ignore[arg-type]  # a wrong task is refused by the server
-    async with open_stream(url, start, reconnect_seconds=reconnect_seconds) as connection:
+    async with open_stream(url, start, reconnect_seconds=reconnect_seconds, key=key) as connection:
         yield Stream(connection)
 
 
@@ -138,6 +141,7 @@ async def transcribe_file(
     path: str | Path,
     url: str | None = None,
     *,
+    key: str | None = None,
     model: str = "tiny.en",
     speed: float = 0,
     on_event: Callable[[wire.ServerMessage], None] | None = None,
@@ -147,6 +151,7 @@ async def transcribe_file(
 
     Args:
         url: a daemon's address; None starts one with ``model`` for this call.
+        key: its API key, where it wants one.
         speed: in times real time; 0: as fast as the daemon takes it.
         on_event: told of every event as it comes.
 
@@ -157,7 +162,7 @@ async def transcribe_file(
     source = AudioSource(Path(path))
     await asyncio.to_thread(source.check)
     collector = _Collector()
-    async with aclosing(_events(source, url, model, speed, options)) as events:
+    async with aclosing(_events(source, url, key, model, speed, options)) as events:
         async for event in events:
             collector.add(event)
             if on_event is not None:
@@ -168,6 +173,7 @@ async def transcribe_file(
 async def transcribe_microphone(
     url: str | None = None,
     *,
+    key: str | None = None,
     device: str | None = None,
     model: str = "tiny.en",
     **options: Unpack[StreamOptions],
@@ -176,6 +182,7 @@ async def transcribe_microphone(
 
     Args:
         url: a daemon's address; None starts one with ``model`` for this call.
+        key: its API key, where it wants one.
         device: a number, or a part of a name; None: the system's default.
 
     Raises:
@@ -184,19 +191,26 @@ async def transcribe_microphone(
     """
     from .microphone import Microphone
 
-    async with aclosing(_events(Microphone(device), url, model, 0, options)) as events:
+    async with aclosing(_events(Microphone(device), url, key, model, 0, options)) as events:
         async for event in events:
             yield event
 
 
 async def _events(
-    source: Source, url: str | None, model: str, speed: float, options: StreamOptions
+    source: Source,
+    url: str | None,
+    key: str | None,
+    model: str,
+    speed: float,
+    options: StreamOptions,
 ) -> AsyncGenerator[wire.ServerMessage, None]:
     async with AsyncExitStack() as stack:
         address = url
         if address is None:
             address = await stack.enter_async_context(daemon(DaemonOptions(model=model)))
-        stream = await stack.enter_async_context(connect(address, **_without_format(options)))
+        stream = await stack.enter_async_context(
+            connect(address, key=key, **_without_format(options))
+        )
         sender = asyncio.create_task(_send(source, stream, Pacer(speed)))
         stack.push_async_callback(_cancelled, sender)
         async for event in stream:

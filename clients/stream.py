@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -48,20 +48,22 @@ async def connect(
     *,
     subprotocol: str = wire.MSGPACK_SUBPROTOCOL,
     reconnect_seconds: float = RECONNECT_SECONDS,
+    key: str | None = None,
 ) -> AsyncIterator[StreamConnection]:
     """Open a stream with ``start``; leaving the context closes it.
 
     Args:
+        key: the API key, where the server wants one.
         reconnect_seconds: how long to try when the connection drops; 0: not at all.
 
     Raises:
-        UsageError: ``url`` is no websocket address.
+        UsageError: ``url`` is no websocket address, or ``key`` no key.
         ConnectError: no connection was made, or what answered is no whisper-stream server.
     """
     url = stream_url(url)
     start = msgspec.structs.replace(start, resume=reconnect_seconds > 0)
-    socket = await dial(url, subprotocol)
-    stream = StreamConnection(socket, url, subprotocol, reconnect_seconds)
+    socket = await dial(url, subprotocol, key)
+    stream = StreamConnection(socket, url, subprotocol, reconnect_seconds, key)
     try:
         await stream.open(start)
         yield stream
@@ -80,9 +82,17 @@ class StreamConnection:
     """
 
     def __init__(
-        self, socket: ClientConnection, url: str, subprotocol: str, reconnect_seconds: float
+        self,
+        socket: ClientConnection,
+        url: str,
+        subprotocol: str,
+        reconnect_seconds: float,
+        key: str | None = None,
     ) -> None:
+        # Called when the connection is lost, before the first attempt to make it again.
+        self.on_lost: Callable[[], None] = lambda: None
         self._socket = socket
+        self._key = key
         self._url = url
         self._codec = codec_for(subprotocol)
         self._reconnect_seconds = reconnect_seconds
@@ -245,6 +255,7 @@ class StreamConnection:
             raise _lost(lost) from None
         self._connected = False
         self._progress.set()
+        self.on_lost()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._reconnect_seconds
         pause = _FIRST_PAUSE
@@ -260,7 +271,7 @@ class StreamConnection:
     async def _resume(self) -> bool:
         """Whether a new connection goes on with the stream; raises ConnectionLost if none ever will."""
         assert self._ready is not None
-        socket = await dial(self._url, self._codec.subprotocol)
+        socket = await dial(self._url, self._codec.subprotocol, self._key)
         try:
             resume = wire.Resume(
                 session=self._ready.session, token=self._ready.token, seq=self._seq

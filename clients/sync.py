@@ -86,11 +86,15 @@ class Stream:
 
 @contextmanager
 def connect(
-    url: str, *, reconnect_seconds: float = RECONNECT_SECONDS, **options: Unpack[StreamOptions]
+    url: str,
+    *,
+    key: str | None = None,
+    reconnect_seconds: float = RECONNECT_SECONDS,
+    **options: Unpack[StreamOptions],
 ) -> Iterator[Stream]:
     """Open a stream to the daemon at ``ws://host:port``; see :func:`.sdk.connect`."""
     with _loop() as loop:
-        opened = sdk.connect(url, reconnect_seconds=reconnect_seconds, **options)
+        opened = sdk.connect(url, key=key, reconnect_seconds=reconnect_seconds, **options)
         stream = loop.run(_entered(opened.__aenter__()))
         try:
             yield Stream(loop, stream)
@@ -102,6 +106,7 @@ def transcribe_file(
     path: str | Path,
     url: str | None = None,
     *,
+    key: str | None = None,
     model: str = "tiny.en",
     speed: float = 0,
     on_event: Callable[[wire.ServerMessage], None] | None = None,
@@ -109,20 +114,23 @@ def transcribe_file(
 ) -> Transcript:
     """Transcribe any audio or video file; see :func:`.sdk.transcribe_file`."""
     return asyncio.run(
-        sdk.transcribe_file(path, url, model=model, speed=speed, on_event=on_event, **options)
+        sdk.transcribe_file(
+            path, url, key=key, model=model, speed=speed, on_event=on_event, **options
+        )
     )
 
 
 def transcribe_microphone(
     url: str | None = None,
     *,
+    key: str | None = None,
     device: str | None = None,
     model: str = "tiny.en",
     **options: Unpack[StreamOptions],
 ) -> Generator[wire.ServerMessage, None, None]:
     """Yield events of what a microphone hears; see :func:`.sdk.transcribe_microphone`."""
     with _loop() as loop:
-        events = sdk.transcribe_microphone(url, device=device, model=model, **options)
+        events = sdk.transcribe_microphone(url, key=key, device=device, model=model, **options)
         try:
             yield from _iterate(loop, events)
         finally:

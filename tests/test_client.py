@@ -111,7 +111,8 @@ def test_a_websocket_server_that_is_not_ours(subprotocols: tuple[str, ...], reas
     [
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "no whisper-stream address"),
         (b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", "no more streams now"),
-        (b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n", "refused access"),
+        (b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n", "wants a key"),
+        (b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n", "refused access"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", "no websocket server"),
         (b"", "no websocket server"),
     ],
