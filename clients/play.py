@@ -87,6 +87,7 @@ class Playback:
             total=track.total,
             status=track.status,
         )
+        stream.on_lost = screen.renderer.lost
         finished = False
         try:
             await self._exchange(stream, screen)

@@ -30,6 +30,8 @@ __all__ = [
     "clock",
 ]
 
+_LOST = "whisper-stream: the connection was lost; reconnecting…"
+_BACK = "whisper-stream: reconnected; no word is lost"
 Printer = Callable[[str], None]  # prints one line, given without its end
 
 
@@ -39,6 +41,9 @@ class Renderer(Protocol):
 
     def notice(self, text: str) -> None:
         """Print one line about the stream, beside its captions."""
+
+    def lost(self) -> None:
+        """The connection is lost, and being made again; ``resumed`` says that it was."""
 
     def tick(self) -> None:
         """Time has passed: a meter may move."""
@@ -57,9 +62,14 @@ class JsonRenderer:
     def show(self, message: wire.ServerMessage, transcript: Transcript) -> None:
         self._stdout.write(msgspec.json.encode(message) + b"\n")
         self._stdout.flush()
+        if isinstance(message, wire.Resumed):
+            self._notice(_BACK)
 
     def notice(self, text: str) -> None:
         self._notice(text)
+
+    def lost(self) -> None:
+        self._notice(_LOST)
 
     def tick(self) -> None:
         pass
@@ -78,9 +88,14 @@ class PlainRenderer:
     def show(self, message: wire.ServerMessage, transcript: Transcript) -> None:
         if isinstance(message, wire.Segment):
             self._line(_plain(message))
+        elif isinstance(message, wire.Resumed):
+            self._notice(_BACK)
 
     def notice(self, text: str) -> None:
         self._notice(text)
+
+    def lost(self) -> None:
+        self._notice(_LOST)
 
     def tick(self) -> None:
         pass
@@ -94,7 +109,8 @@ class LiveRenderer:
     """Captions on a terminal: closed segments scroll up, the open one is redrawn in place below.
 
     Committed words stand solid after the time of their segment; the tail that may still change is
-    dim and replaced whole.
+    dim and replaced whole. Below stand the status, how far the words are behind, and whether the
+    connection is being made again.
     """
 
     def __init__(
@@ -117,18 +133,22 @@ class LiveRenderer:
             redirect_stderr=False,
         )
         self._lag = 0.0
+        self._lost = False
         self._live.start()
 
     def show(self, message: wire.ServerMessage, transcript: Transcript) -> None:
         match message:
             case wire.Lag():
                 self._lag = message.behind
+                self._draw(refresh=True)
+            case wire.Resumed():
+                self._lost = False
+                self._draw(refresh=True)
             case wire.Language():
                 self._language = message.language
             case wire.Partial() | wire.Commit():
                 self._captions = self._open(transcript)
                 self._draw(refresh=True)
-                self._lag = 0.0
             case wire.Segment():
                 self._captions = self._open(transcript)
                 self._draw(refresh=False)
@@ -136,6 +156,10 @@ class LiveRenderer:
 
     def notice(self, text: str) -> None:
         self._notice(text)
+
+    def lost(self) -> None:
+        self._lost = True
+        self._draw(refresh=True)
 
     def tick(self) -> None:
         if self._status is not None:
@@ -148,21 +172,23 @@ class LiveRenderer:
             self._console.print(_caption(rest.start, rest.text))
 
     def _draw(self, *, refresh: bool) -> None:
-        status = None
+        status = Text()
+        # First, as a narrow terminal has no room for the end of the line.
+        if self._lost:
+            status.append("reconnecting… ", style="yellow")
+        if self._lag > 0:
+            status.append(f"{self._lag:.1f} s behind ", style="yellow")
         if self._status is not None:
-            language = f"  {self._language}" if self._language else ""
-            status = Text.assemble(self._status(), (language, "cyan"))
-        self._live.update(_Bottom(self._captions, status), refresh=refresh)
+            status.append_text(self._status())
+            status.append(f"  {self._language}" if self._language else "", style="cyan")
+        self._live.update(_Bottom(self._captions, status or None), refresh=refresh)
 
     def _open(self, transcript: Transcript) -> Text:
         words = (*transcript.open_words, *transcript.tail)
         if not words:
             return Text()
         solid = "".join(word.text for word in transcript.open_words)
-        text = _caption(words[0].start, solid, "".join(word.text for word in transcript.tail))
-        if self._lag > 0:
-            text.append(f" ({self._lag:.1f} s behind)", style="yellow")
-        return text
+        return _caption(words[0].start, solid, "".join(word.text for word in transcript.tail))
 
     def _print_notice(self, text: str) -> None:
         self._console.print(Text(text, style="yellow"), soft_wrap=True)

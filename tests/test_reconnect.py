@@ -17,11 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from whisper_stream.clients.backlog import Backlog
+from whisper_stream.clients.cli import main
 from whisper_stream.clients.errors import ConnectionLost
 from whisper_stream.clients.stream import StreamConnection, connect
 from whisper_stream.server import wire
 
-from .server_rig import daemon, speech
+from .relay import Relay, relay
+from .server_rig import ScriptedEngine, daemon, speech
+from .texts import SPEECH
 
 AUDIO = speech(20.0, seed=5)
 
@@ -148,6 +151,23 @@ def test_a_server_that_stays_away_is_given_up() -> None:
 
     with daemon() as running:
         asyncio.run(run(running.port))
+
+
+def test_a_command_tells_that_it_reconnects(capsys: pytest.CaptureFixture[str]) -> None:
+    relays: list[Relay] = []
+
+    def cut_once(job: object) -> None:
+        if engine.jobs == 2:
+            relays[0].cut(relays[0].target)
+
+    engine = ScriptedEngine(spoil=cut_once, word_text=lambda job: " word")
+    with daemon(engine) as running, relay(running.port) as between:
+        relays.append(between)
+        url = f"ws://127.0.0.1:{between.port}"
+        assert main([str(SPEECH), "--server", url, "--speed", "8"]) == 0
+    told = capsys.readouterr()
+    assert told.out.count("word") == 22
+    assert "the connection was lost; reconnecting" in told.err and "reconnected" in told.err
 
 
 def test_a_session_that_has_expired_is_lost() -> None:

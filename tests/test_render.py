@@ -7,6 +7,7 @@ import json
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 from whisper_stream.clients.output import Transcript
 from whisper_stream.clients.render import (
     JsonRenderer,
@@ -120,9 +121,44 @@ def test_live_text_that_outgrows_the_screen_keeps_its_end() -> None:
 
 def test_live_shows_how_far_it_is_behind() -> None:
     console, screen = terminal()
-    run(LiveRenderer(console), wire.Lag(behind=2.14, interval=1.0), *STREAM[:1])
-    assert "(2.1 s behind)" in screen.getvalue()
+    renderer, transcript = LiveRenderer(console), Transcript()
+    renderer.show(wire.Lag(behind=2.14, interval=1.0), transcript)
+    for message in STREAM[:1]:
+        transcript.add(message)
+        renderer.show(message, transcript)
+    assert shown(screen.getvalue()) == ["[00:00.00] Ask nut", "2.1 s behind"]
+    renderer.show(wire.Lag(behind=0.0, interval=0.5), transcript)
+    assert shown(screen.getvalue()) == ["[00:00.00] Ask nut"]
+    renderer.close(transcript)
     assert shown(screen.getvalue()) == []
+
+
+def test_live_shows_that_it_reconnects_until_it_has() -> None:
+    console, screen = terminal(width=24)
+    renderer, transcript = (
+        LiveRenderer(console, status=lambda: Text("━━━ USB microphone")),
+        Transcript(),
+    )
+    transcript.add(STREAM[0])
+    renderer.show(STREAM[0], transcript)
+    renderer.lost()
+    assert shown(screen.getvalue()) == ["[00:00.00] Ask nut", "reconnecting… ━━━ USB …"]
+    renderer.show(wire.Resumed(session="s", samples=0, bytes=0, controls=0), transcript)
+    assert shown(screen.getvalue()) == ["[00:00.00] Ask nut", "━━━ USB microphone"]
+    renderer.close(transcript)
+
+
+def test_lines_and_json_tell_it_beside_the_captions() -> None:
+    told: list[str] = []
+    written = io.BytesIO()
+    resumed = wire.Resumed(session="s", samples=0, bytes=0, controls=0)
+    for renderer in (PlainRenderer(told.append, told.append), JsonRenderer(written, told.append)):
+        renderer.lost()
+        renderer.show(resumed, Transcript())
+    lost, back = told[:2]
+    assert told == [lost, back] * 2
+    assert "reconnecting" in lost and "reconnected" in back
+    assert json.loads(written.getvalue())["type"] == "resumed"
 
 
 def test_notices_stand_between_captions() -> None:
