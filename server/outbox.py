@@ -63,6 +63,10 @@ class Outbox:
             self._writable.set()
         return message
 
+    def waiting(self) -> tuple[ServerMessage, ...]:
+        """What is queued now, oldest first."""
+        return tuple(self._queue)
+
     async def writable(self) -> None:
         """Wait while the client reads too slowly for more."""
         await self._writable.wait()
