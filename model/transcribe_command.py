@@ -146,11 +146,13 @@ def _check_machine(settings: TranscribeSettings) -> None:
     from .errors import ModelError
     from .fallback import options_ladder
     from .loading import pick_device
+    from .transcription import clip_points
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
     try:
         resolve_compute_type(settings.compute_type, pick_device(settings.device))
+        clip_points(settings.options.get("clip_timestamps", "0"))
         options_ladder(settings.temperatures, settings.decode_options)
     except ModelError as error:
         raise UsageError(str(error)) from error
@@ -158,6 +160,7 @@ def _check_machine(settings: TranscribeSettings) -> None:
 
 def _load(settings: TranscribeSettings) -> Whisper:
     from .loading import load_model
+    from .warmup import COMPILING, warm_up
 
     source = locate(settings.model, download_root=settings.model_dir)
     if source.kind == "download":
@@ -167,12 +170,14 @@ def _load(settings: TranscribeSettings) -> Whisper:
             f"{settings.model} is not on this machine: downloading {size:,.0f} MB to "
             f"{source.paths[0]}; `whisper-stream models` lists smaller ones for --model",
         )
-    return load_model(
+    model = load_model(
         settings.model,
         device=settings.device,
         compute_type=settings.compute_type,
         download_root=settings.model_dir,
     )
+    warm_up(model, lambda: _say("notice", COMPILING))
+    return model
 
 
 def _print_language(code: str) -> None:

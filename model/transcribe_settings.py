@@ -25,6 +25,9 @@ _OWN = frozenset(
     + ("temperature_increment_on_fallback", *_SUBTITLES)
 )
 
+_MOST_THREADS = 512
+_MOST_CANDIDATES = 100  # of a beam or a draw; more would not end
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscribeSettings:
@@ -60,13 +63,16 @@ def parse_settings(argv: Sequence[str]) -> TranscribeSettings:
     notices = [*_settle_language(given), *_no_effect(given), *_overwritten(given.audio)]
     subtitles = {name: getattr(given, name) for name in _SUBTITLES}
     _check_subtitles(given, subtitles)
+    for name in ("beam_size", "best_of"):
+        if (asked := getattr(given, name)) is not None and asked > _MOST_CANDIDATES:
+            raise UsageError(f"--{name} must be at most {_MOST_CANDIDATES}, and is {asked}")
     return TranscribeSettings(
         files=tuple(given.audio),
         model=given.model,
         model_dir=given.model_dir,
         device=given.device,
         compute_type=_compute_type(given),
-        threads=_at_least(0, "threads", given.threads or 0),
+        threads=_within(0, _MOST_THREADS, "threads", given.threads or 0),
         output_dir=given.output_dir,
         output_format=given.output_format,
         subtitles=subtitles,
@@ -95,6 +101,12 @@ def fallback_temperatures(first: float, increment: float | None) -> tuple[float,
     step = (first + increment) - first
     count = math.ceil((1.0 + 1e-6 - first) / increment)
     return tuple(first + index * step for index in range(count)) or (first,)
+
+
+def _within(least: int, most: int, name: str, value: int) -> int:
+    if not least <= value <= most:
+        raise UsageError(f"--{name} must be from {least} to {most}, and is {value}")
+    return value
 
 
 def _at_least(least: int, name: str, value: int) -> int:

@@ -104,7 +104,7 @@ def transcribe(
         append_punctuations=append_punctuations,
         hallucination_silence_threshold=hallucination_silence_threshold,
     )
-    points = _clip_points(clip_timestamps)
+    points = clip_points(clip_timestamps)
     _check(options, decode_options, batch_size)
     ladder = options_ladder(temperature, decode_options)
     check_for_model(model, ladder[0])
@@ -175,7 +175,7 @@ def _check(options: TranscribeOptions, decode_options: Mapping[str, Any], batch_
         )
 
 
-def _clip_points(clip_timestamps: str | Iterable[float]) -> list[int]:
+def clip_points(clip_timestamps: str | Iterable[float]) -> list[int]:
     """Seconds as text or numbers -> mel frames."""
     if isinstance(clip_timestamps, str):
         clip_timestamps = clip_timestamps.split(",") if clip_timestamps else []  # type: ignore[assignment]

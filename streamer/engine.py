@@ -222,6 +222,7 @@ def open_engine(
     import torch
 
     from ..model.loading import load_model
+    from ..model.warmup import COMPILING, warm_up
     from .backend import WhisperBackend
 
     if threads is not None:
@@ -230,6 +231,7 @@ def open_engine(
     cores = torch.get_num_threads()
     # two streams on one core each get more done than one after the other on all cores
     workers = min(cores, _MOST_WORKERS) if whisper.device.type == "cpu" else 1
+    warm_up(whisper, lambda: _log.info(COMPILING))
     backends = [WhisperBackend(whisper) for _ in range(workers)]
     tokenizer = backends[0].tokenizer
     # the first decode compiles and allocates: no user should wait for that

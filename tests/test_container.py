@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import av
 import numpy as np
@@ -39,7 +40,7 @@ def encoded(kind: str, audio: Samples, rate: int | None = None) -> bytes:
     options = {"movflags": "frag_keyframe+empty_moov"} if kind == "mp4" else {}
     out = io.BytesIO()
     with av.open(out, "w", format=muxer, options=options) as container:
-        stream = container.add_stream(codec, rate=rate or usual)
+        stream: Any = container.add_stream(codec, rate=rate or usual)
         stream.layout = "stereo"
         frame = av.AudioFrame.from_ndarray(
             np.round(audio * 32767).astype("<i2")[None], format="s16", layout="mono"

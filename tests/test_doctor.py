@@ -16,7 +16,8 @@ DEPLOY = Path(__file__).parent.parent / "deploy"
 
 
 def findings(load: Any = importlib.import_module, **options: Any) -> dict[str, Finding]:
-    config = ServerConfig(**{"port": 0, "model": "tiny.en"} | options)
+    given: dict[str, Any] = {"port": 0, "model": "tiny.en"} | options
+    config = ServerConfig(**given)
     return {finding.subject: finding for finding in examine(config, load)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import av
 import numpy as np
@@ -72,7 +73,7 @@ def test_resampling_equals_one_shot(rate: int, size: int) -> None:
 def test_companded_samples_are_those_of_g711(name: str) -> None:
     """FFmpeg's decoder is the reference, for all 256 codes."""
     codes = bytes(range(256))
-    context = av.AudioCodecContext.create(f"pcm_{name}", "r")
+    context: Any = av.AudioCodecContext.create(f"pcm_{name}", "r")
     context.sample_rate, context.layout = 8_000, "mono"
     [frame] = context.decode(av.Packet(codes))
     out = ingest(name, 16_000, 1, cut(codes, [7]))

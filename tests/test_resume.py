@@ -10,11 +10,13 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from whisper_stream.server import wire
 from whisper_stream.server.errors import ErrorCode
+from whisper_stream.server.journal import Journal
 
 from .server_rig import Daemon, Peer, ScriptedEngine, daemon, speech
 
@@ -215,7 +217,7 @@ def test_a_client_that_never_acknowledges_is_waited_for(monkeypatch: pytest.Monk
 
 
 def test_a_stopped_daemon_hands_its_streams_to_the_next(tmp_path: Path) -> None:
-    options = {"journal": str(tmp_path / "journal")}
+    options: dict[str, Any] = {"journal": str(tmp_path / "journal")}
     with daemon(**options) as first, first.connect() as peer:
         ready = opened(peer)
         peer.audio(AUDIO[:100_001])
@@ -254,5 +256,47 @@ def test_a_damaged_journal_ends_one_stream_and_not_the_daemon(tmp_path: Path) ->
         with resumed(second, ready, 0) as (_, answer):
             assert isinstance(answer, wire.Error) and answer.code == ErrorCode.UNKNOWN_SESSION
         with second.connect() as peer:
+            peer.send(wire.Start(), wire.Eos())
+            assert isinstance(peer.rest()[0][-1], wire.Done)
+
+
+def test_a_stream_too_long_for_the_journal_goes_on_without_it(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"journal": str(tmp_path / "journal"), "journal_limit": 0.1}
+    with daemon(**options) as first, first.connect() as peer:
+        ready = opened(peer)
+        peer.audio(AUDIO)
+        peer.send(wire.Eos())
+        messages = peer.rest()[0]
+        assert [m.code for m in messages if isinstance(m, wire.Warning)] == ["journal_full"]
+        assert words(messages) == undisturbed()
+    with sqlite3.connect(tmp_path / "journal") as database:
+        assert database.execute("SELECT count(*) FROM commands").fetchone() == (0,)
+    database.close()
+    with daemon(**options) as second, resumed(second, ready, 0) as (_, answer):
+        assert isinstance(answer, wire.Error)
+
+
+def test_a_full_disk_is_told_to_the_stream_and_the_daemon_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Journal._write
+
+    def full(journal: Journal, batch: list[Any]) -> None:
+        if any("commands" in operation.statement for operation in batch):
+            for operation in batch:
+                journal._failed[operation.stream] = "database or disk is full"
+        else:
+            write(journal, batch)
+
+    monkeypatch.setattr(Journal, "_write", full)
+    with daemon(journal=str(tmp_path / "journal")) as running:
+        with running.connect() as peer:
+            peer.send(wire.Start(resume=True))
+            peer.audio(AUDIO)
+            messages, code, reason = peer.rest()
+        assert (code, reason) == (1011, "journal_failed")
+        error = messages[-1]
+        assert isinstance(error, wire.Error) and "disk is full" in error.message
+        with running.connect() as peer:
             peer.send(wire.Start(), wire.Eos())
             assert isinstance(peer.rest()[0][-1], wire.Done)

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -43,7 +44,7 @@ def guarded(keys: Path) -> Iterator[Daemon]:
         yield running
 
 
-def refused(running: Daemon, **more: object) -> int:
+def refused(running: Daemon, **more: Any) -> int:
     with pytest.raises(InvalidStatus) as caught, running.connect(**more):
         pass
     body = caught.value.response.body

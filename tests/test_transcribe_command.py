@@ -21,7 +21,7 @@ import torch
 import whisper
 import whisper.utils
 from whisper_stream.clients.cli import main
-from whisper_stream.model import audio, loading, transcription
+from whisper_stream.model import audio, loading, transcription, warmup
 from whisper_stream.model.languages import language_code
 from whisper_stream.model.transcribe_flags import transcribe_parser
 from whisper_stream.model.transcribe_settings import fallback_temperatures, parse_settings
@@ -140,6 +140,7 @@ def passed_on(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return {"text": "", "segments": [], "language": "en"}
 
     monkeypatch.setattr(loading, "load_model", load_model)
+    monkeypatch.setattr(warmup, "warm_up", lambda model, on_slow: None)
     monkeypatch.setattr(transcription, "transcribe", transcribe)
     monkeypatch.setattr(audio, "load_audio", lambda path: np.zeros(16_000, np.float32))
     return calls
@@ -301,7 +302,7 @@ def test_the_files_are_those_the_reference_writes(run: SimpleNamespace, tmp_path
         ("--highlight_words True", "--highlight_words requires --word_timestamps True"),
         ("--word_timestamps True --max_line_width -1", "--max_line_width must be at least 1"),
         ("--temperature_increment_on_fallback 0", "--temperature_increment_on_fallback must be"),
-        ("--threads -1", "--threads must be at least 0"),
+        ("--threads -1", "--threads must be from 0"),
         ("--batch_size 0", "--batch_size must be at least 1"),
         ("--patience 1 --beam_size None", "patience belongs to beam search"),
         ("--suppress_tokens a,b", "suppress_tokens must be token ids"),
@@ -413,3 +414,21 @@ def test_help_loads_nothing_slow() -> None:
     assert done.returncode == 0
     assert "--hallucination_silence_threshold" in done.stdout
     assert not set(done.stderr.split()) & {"torch", "numpy", "av", "numba", "rich", "soxr"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--model small --clip_timestamps abc", "clip_timestamps must be seconds"),
+        ("--model tiny.en --threads 9999999", "--threads must be from 0 to 512"),
+        ("--model tiny.en --beam_size 2000", "--beam_size must be at most 100"),
+        ("--model tiny.en --best_of 2000", "--best_of must be at most 100"),
+    ],
+)
+def test_nonsense_is_refused_before_a_model_is_fetched(
+    flags: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(JFK), *flags.split(), "--model_dir", str(tmp_path / "models")]
+    assert main(["transcribe", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "models").exists()

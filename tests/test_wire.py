@@ -57,8 +57,12 @@ def messages(kinds: tuple[type[Any], ...]) -> st.SearchStrategy[Any]:
     }
 
     def one(kind: type[Any]) -> st.SearchStrategy[Any]:
-        by_type = {float: times, int: st.integers(0, 2**53), str: text}
-        chosen = {}
+        by_type: dict[Any, st.SearchStrategy[Any]] = {
+            float: times,
+            int: st.integers(0, 2**53),
+            str: text,
+        }
+        chosen: dict[str, st.SearchStrategy[Any]] = {}
         for field in msgspec.structs.fields(kind):
             if field.name == "seq":
                 chosen[field.name] = st.integers(0, 2**53)
