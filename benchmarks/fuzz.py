@@ -16,6 +16,7 @@ import io
 import json
 import random
 import sys
+import threading
 import time
 from argparse import Namespace
 from collections import Counter
@@ -245,6 +246,7 @@ class Fuzz:
 
 async def measure(args: Namespace) -> dict[str, object]:
     fuzz = Fuzz(args)
+    threading.excepthook = lambda what: fuzz.crashes.append(f"thread: {what.exc_value!r}"[:200])
     counts = {kind: max(1, args.inputs * share // 100) for kind, share in SHARES.items()}
     files = _files()
     fuzz.local("codec", try_codec, counts["codec"])

@@ -67,6 +67,9 @@ class ServerConfig:
     journal: str | None = _option(
         None, "file that keeps open streams, so that they survive a restart; default: none"
     )
+    journal_limit: float = _option(
+        512.0, "MiB that one stream may take in the journal; a longer one goes on without it"
+    )
     retain_seconds: float = _option(600.0, "seconds that a finished transcript can be fetched")
     retain_sessions: int = _option(1000, "finished transcripts kept at most")
     endpoint_silence: float = _option(0.6, "seconds of silence that end an utterance")
@@ -99,7 +102,13 @@ class ServerConfig:
             raise ConfigError("--self-signed and --tls-cert exclude each other")
         if not 0 <= self.max_load <= 1:
             raise ConfigError("--max-load must be from 0 to 1")
-        for name in ("idle_timeout", "handshake_timeout", "endpoint_silence", "update_interval"):
+        for name in (
+            "idle_timeout",
+            "handshake_timeout",
+            "journal_limit",
+            "endpoint_silence",
+            "update_interval",
+        ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{flag_of(name)} must be above 0 seconds")
         try:

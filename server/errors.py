@@ -62,6 +62,7 @@ class WarningCode(StrEnum):
 
     ODD_BYTES = "odd_bytes"
     SHUTTING_DOWN = "shutting_down"
+    JOURNAL_FULL = "journal_full"
     NEARLY_SILENT = "nearly_silent"
     DC_OFFSET = "dc_offset"
     NOISE = "noise"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .. import WhisperStreamError
 from ..streamer.config import StreamConfig
 from .bridge import StreamBridge, configured, held, say
-from .errors import CloseCode, ErrorCode
+from .errors import CloseCode, ErrorCode, WarningCode
 from .interfaces import Engine
 from .journal import Journal
 from .mailbox import Mailbox
@@ -39,10 +39,18 @@ class Holder(Protocol):
 
 
 class StreamJournal:
-    """One stream's part of the journal; does nothing where there is none."""
+    """One stream's part of the journal; does nothing where there is none.
 
-    def __init__(self, journal: Journal | None, stream_id: str, mailbox: Mailbox) -> None:
+    Args:
+        limit: bytes of commands, above which the stream goes on without a journal, and is told.
+    """
+
+    def __init__(
+        self, journal: Journal | None, stream_id: str, mailbox: Mailbox, limit: float
+    ) -> None:
         self._journal = journal
+        self._limit = limit
+        self._size = 0
         self._stream_id = stream_id
         self._mailbox = mailbox
         self.number = 0  # of the next command
@@ -56,7 +64,17 @@ class StreamJournal:
         if self._journal is not None:
             body = encode_command(command)
             self._journal.command(self._stream_id, self.number, self._mailbox.seq, body)
-            self.number += 1
+            self.recorded(len(body))
+
+    def recorded(self, size: int) -> None:
+        """One more command is in the journal, now or since an earlier daemon."""
+        self.number += 1
+        self._size += size
+        if self._journal is not None and self._size > self._limit:
+            self._journal.finish_stream(self._stream_id)
+            self._journal = None
+            text = "the stream is too long for the journal: it would not survive a restart any more"
+            self._mailbox.put(Warning(code=WarningCode.JOURNAL_FULL, message=text))
 
     def segment(self, segment: Segment) -> None:
         if self._journal is not None:

@@ -106,8 +106,9 @@ class Streams:
     async def resume(self, resume: Resume, holder: Holder) -> LiveStream:
         """Return the stream, taken from whoever held it; raises ProtocolError."""
         stream = self._live.get(resume.session) or await self._restore(resume.session)
-        # A wrong token is answered as an unknown session: it gives nothing away.
-        if stream is None or not stream.knows(resume.token):
+        # A wrong token is answered as an unknown session: it gives nothing away. One that has expired
+        # may still be finishing, but what it said meanwhile was not kept.
+        if stream is None or not stream.knows(resume.token) or not stream.mailbox.keep:
             raise ProtocolError(
                 ErrorCode.UNKNOWN_SESSION,
                 "no session of this name and token can be resumed; it may have expired: start anew",
@@ -225,7 +226,9 @@ class Streams:
             config=config,
             recording=Recording(self._engine.new_session(config), ingest),
             mailbox=mailbox,
-            journal=StreamJournal(journal, stream_id, mailbox),
+            journal=StreamJournal(
+                journal, stream_id, mailbox, self._config.journal_limit * 1024 * 1024
+            ),
             on_end=self._on_end,
         )
         if self.debug is not None:
@@ -311,7 +314,7 @@ class Streams:
                 if number != stream.journal.number:
                     raise JournalError(f"command {stream.journal.number} is missing")
                 stream.replay(decode_command(body), seq)
-                stream.journal.number += 1
+                stream.journal.recorded(len(body))
         except JournalError:
             stream.close()
             raise

@@ -185,7 +185,7 @@ class ContainerIngest:
             pass
         except IngestError as error:
             pipe.error = str(error)
-        except (av.FFmpegError, ValueError, OSError, MemoryError, OverflowError):
+        except Exception:  # noqa: BLE001 - hostile bytes end this stream, and no other
             pipe.error = f"the audio is not {self._name}, or it is damaged"
         finally:
             with pipe.turn:
@@ -217,6 +217,8 @@ class ContainerIngest:
             raise IngestError(f"the {self._name} holds no audio track")
         stream = container.streams.audio[0]
         codec = stream.codec_context
+        if codec is None:
+            raise IngestError(f"the codec inside {self._name} is not known")
         if codec.name not in _CODECS and not codec.name.startswith("pcm_"):
             raise IngestError(f"the codec {codec.name[:32]!r} inside {self._name} is not supported")
         damaged = 0

@@ -21,7 +21,7 @@ SHORT = {
     # Without a model delays are some milliseconds: the slack is what a busy machine adds.
     "fairness": ["--model", "scripted", "--speed", "10", "--repeat", "1", "--slack", "0.5"],
 }
-WANTED = {
+WANTED: dict[str, dict[str, Any]] = {
     "kill_resume": {"runs": 4, "equal": 4},
     "loss_accounting": {"unaccounted": 0},
     "soak": {"leaked": None},

@@ -267,7 +267,7 @@ def test_a_stream_too_long_for_the_journal_goes_on_without_it(tmp_path: Path) ->
         peer.audio(AUDIO)
         peer.send(wire.Eos())
         messages = peer.rest()[0]
-        assert [m.code for m in messages if isinstance(m, wire.Warning)] == ["journal_full"]
+        assert [m.code for m in messages if isinstance(m, wire.Warning)].count("journal_full") == 1
         assert words(messages) == undisturbed()
     with sqlite3.connect(tmp_path / "journal") as database:
         assert database.execute("SELECT count(*) FROM commands").fetchone() == (0,)
