@@ -10,6 +10,7 @@
 
 When the connection drops, the stream goes on with a new one: what the server does not hold yet is
 kept and sent again, and what it said meanwhile arrives, so that no word is missing or comes twice.
+A server that has forgotten the stream (it was restarted) gets a new one from the last closed segment on.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ..server.errors import ErrorCode, ProtocolError, UnknownMessage
 from .backlog import Backlog
 from .dial import dial, stream_url
 from .errors import ConnectError, ConnectionLost, RemoteError, StreamError
+from .story import Origin, Story
 
 __all__ = ["RECONNECT_SECONDS", "StreamConnection", "connect", "stream_url"]
 
@@ -39,6 +41,9 @@ _ACK_MESSAGES, _ACK_SECONDS = 32, 0.5  # how seldom the server is told what has 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to reconnect
 # Closed in a way that does not mean the end of the stream.
 _PASSING = (1001, 1012, 1013)
+_BYTES = {"s16le": 2, "f32le": 4, "mulaw": 1, "alaw": 1}  # containers cannot be begun in the middle
+_REPLAY_SECONDS = 60  # of audio kept at most that the server holds, in case it forgets the stream
+_FULL = (ErrorCode.TOO_MANY_STREAMS, ErrorCode.OVERLOADED, ErrorCode.LIMIT_REACHED)
 
 
 @asynccontextmanager
@@ -63,9 +68,9 @@ async def connect(
     url = stream_url(url)
     start = msgspec.structs.replace(start, resume=reconnect_seconds > 0)
     socket = await dial(url, subprotocol, key)
-    stream = StreamConnection(socket, url, subprotocol, reconnect_seconds, key)
+    stream = StreamConnection(socket, url, subprotocol, start, reconnect_seconds, key)
     try:
-        await stream.open(start)
+        await stream.open()
         yield stream
     finally:
         await stream.close()
@@ -86,6 +91,7 @@ class StreamConnection:
         socket: ClientConnection,
         url: str,
         subprotocol: str,
+        start: wire.Start,
         reconnect_seconds: float,
         key: str | None = None,
     ) -> None:
@@ -96,7 +102,13 @@ class StreamConnection:
         self._url = url
         self._codec = codec_for(subprotocol)
         self._reconnect_seconds = reconnect_seconds
-        self._backlog = Backlog()
+        self._start = start
+        self._frame = _BYTES.get(start.encoding, 0) * start.channels  # bytes; 0: no replay
+        second = start.sample_rate * self._frame
+        self._backlog = Backlog(_REPLAY_SECONDS * second if second else None)
+        self._story = Story()
+        self._ending = False  # eos was said
+        self._forgotten = False  # the server does not know the session any more
         self._inbox: asyncio.Queue[wire.ServerMessage | None] = asyncio.Queue(_INBOX)
         self._ready: wire.Ready | None = None
         self._seq = 0  # the highest received
@@ -111,10 +123,10 @@ class StreamConnection:
         self._fault: ConnectionLost | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def open(self, start: wire.Start) -> None:
+    async def open(self) -> None:
         """Send ``start``, and begin to send and receive."""
         with contextlib.suppress(ws_errors.ConnectionClosed):  # the receiver will say so
-            await self._socket.send(self._codec.encode(start))
+            await self._socket.send(self._codec.encode(self._start))
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._send_all())]
 
     async def close(self) -> None:
@@ -132,6 +144,7 @@ class StreamConnection:
         Raises:
             ConnectionLost: the connection has ended, and the stream with it.
         """
+        self._ending = self._ending or isinstance(message, wire.Eos)
         self._backlog.add(message)
         self._work.set()
         while self._fault is None and not self._backlog.all_sent:
@@ -200,6 +213,10 @@ class StreamConnection:
     def _resumable(self) -> bool:
         return self._ready is not None and self._ready.resume_seconds > 0
 
+    @property
+    def _replayable(self) -> bool:
+        return self._resumable and self._backlog.replayable
+
     async def _receive(self) -> None:
         """Receive until the stream has ended, over as many connections as it takes."""
         try:
@@ -213,7 +230,9 @@ class StreamConnection:
                 if message is None:
                     continue
                 self._note(message)
-                await self._inbox.put(message)
+                if isinstance(message, wire.Done) and not self._ending and self._replayable:
+                    continue  # the server stops, we do not
+                await self._tell(message)
                 if isinstance(message, wire.Done) or _is_fatal(message):
                     self._end(ConnectionLost("the stream has ended"))
                     return
@@ -221,6 +240,15 @@ class StreamConnection:
             self._end(error)
             if not self._inbox.full():  # wakes who waits; nobody does while it is full
                 self._inbox.put_nowait(None)
+
+    async def _tell(self, message: wire.ServerMessage) -> None:
+        for event in self._story.tell(message):
+            match event:
+                case wire.Segment() if self._frame:
+                    self._backlog.closed(round(event.end * self._start.sample_rate) * self._frame)
+                case wire.Flushed():
+                    self._backlog.answered(event.id)
+            await self._inbox.put(event)
 
     def _end(self, fault: StreamError) -> None:
         """Nothing can be sent any more."""
@@ -270,29 +298,53 @@ class StreamConnection:
 
     async def _resume(self) -> bool:
         """Whether a new connection goes on with the stream; raises ConnectionLost if none ever will."""
-        assert self._ready is not None
         socket = await dial(self._url, self._codec.subprotocol, self._key)
         try:
-            resume = wire.Resume(
-                session=self._ready.session, token=self._ready.token, seq=self._seq
-            )
-            await socket.send(self._codec.encode(resume))
+            await socket.send(self._codec.encode(self._greeting()))
             answer = self._decode(await socket.recv())
             while answer is None or isinstance(answer, wire.Warning):
                 answer = self._decode(await socket.recv())
-            if isinstance(answer, wire.Error) and answer.code != ErrorCode.TOO_MANY_STREAMS:
+            if isinstance(answer, wire.Error) and not self._is_passing(answer):
                 raise ConnectionLost(f"the connection was lost for too long: {answer.message}")
         except BaseException:
             await socket.close()
             raise
-        if not isinstance(answer, wire.Resumed):
-            await socket.close()
-            return False
-        self._backlog.rewind(answer.bytes, answer.controls)
+        match answer:
+            case wire.Resumed():
+                self._backlog.rewind(answer.bytes, answer.controls)
+            case wire.Ready():
+                answer = self._begin_anew(answer)
+            case _:
+                await socket.close()
+                return False
         self._socket, self._connected = socket, True
         self._work.set()
         await self._inbox.put(answer)
         return True
+
+    def _greeting(self) -> wire.ClientMessage:
+        assert self._ready is not None
+        if self._forgotten:
+            return self._backlog.changed(self._start)
+        session, token = self._ready.session, self._ready.token
+        return wire.Resume(session=session, token=token, seq=self._seq)
+
+    def _is_passing(self, error: wire.Error) -> bool:
+        """Whether trying again may help."""
+        if error.code == ErrorCode.UNKNOWN_SESSION and self._replayable and not self._forgotten:
+            self._forgotten = True
+            return True
+        return error.code in _FULL
+
+    def _begin_anew(self, ready: wire.Ready) -> wire.Resumed:
+        """The server had forgotten the stream: a new one takes over where all before is final."""
+        base = self._backlog.restart(self._frame)
+        samples = base // self._frame
+        self._ready, self._forgotten = ready, False
+        self._seq, self._acked = ready.seq, 0
+        seconds = samples / self._start.sample_rate
+        self._story.restart(Origin(seconds=seconds, samples=samples, bytes=base))
+        return wire.Resumed(session=ready.session, samples=samples, bytes=base, controls=0)
 
 
 def _is_fatal(message: wire.ServerMessage) -> bool:

@@ -23,7 +23,7 @@ from whisper_stream.clients.stream import StreamConnection, connect
 from whisper_stream.server import wire
 
 from .relay import Relay, relay
-from .server_rig import ScriptedEngine, daemon, speech
+from .server_rig import Daemon, ScriptedEngine, daemon, speech
 from .texts import SPEECH
 
 AUDIO = speech(20.0, seed=5)
@@ -54,6 +54,10 @@ class Cutter:
         finally:
             await _abort(writer)
             self.tasks.discard(task)
+
+    def cut(self) -> None:
+        for task in self.tasks:
+            task.cancel()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         left = [self.limits.pop(0) if self.limits else 1 << 60]
@@ -170,18 +174,81 @@ def test_a_command_tells_that_it_reconnects(capsys: pytest.CaptureFixture[str]) 
     assert "the connection was lost; reconnecting" in told.err and "reconnected" in told.err
 
 
-def test_a_session_that_has_expired_is_lost() -> None:
+def test_a_session_that_has_expired_goes_on_in_a_new_one() -> None:
+    async def run(port: int) -> list[wire.ServerMessage]:
+        async with cutter(port, [200_000]) as (_, url):
+            return await converse(url)
+
+    with daemon() as running:
+        expected = asyncio.run(converse(running.url))
+    with daemon(resume_seconds=0.001) as running:
+        messages = asyncio.run(run(running.port))
+    check_whole(messages, expected)
+
+
+def test_a_container_that_was_forgotten_is_lost() -> None:
     async def run(port: int) -> None:
-        async with cutter(port, [40_000]) as (_, url), connect(url, wire.Start()) as stream:
+        start = wire.Start(encoding="wav")
+        async with cutter(port, [40_000]) as (_, url), connect(url, start) as stream:
             incoming = aiter(stream)
             await anext(incoming)
             with pytest.raises(ConnectionLost, match="too long"):
-                await stream.send_audio(AUDIO)
+                await stream.send_audio(SPEECH.read_bytes())
                 async for _ in incoming:
                     pass
 
     with daemon(resume_seconds=0.001) as running:
         asyncio.run(run(running.port))
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_daemon_without_a_journal_is_replaced_and_no_word_is_lost(stops: bool) -> None:
+    """It is gone at once, or finishes its streams as it stops; another one knows nothing."""
+
+    async def run(first: Daemon, second: Daemon) -> list[wire.ServerMessage]:
+        async with cutter(first.port, []) as (proxy, url):
+            async with connect(url, wire.Start(language="en")) as stream:
+                incoming = aiter(stream)
+                messages = [await anext(incoming)]
+                speaking = asyncio.create_task(speak(stream, AUDIO, 0.005))
+                while len(words(messages)) < 10:
+                    messages.append(await anext(incoming))
+                proxy.port = second.port
+                if stops:
+                    first.stop()
+                else:
+                    proxy.cut()
+                messages += [message async for message in incoming]
+                await speaking
+                return messages
+
+    with daemon() as first, daemon() as second:
+        expected = asyncio.run(converse(second.url))
+        messages = asyncio.run(run(first, second))
+    check_whole(messages, expected, cut_words=stops)
+
+
+def check_whole(
+    messages: list[wire.ServerMessage],
+    expected: list[wire.ServerMessage],
+    *,
+    cut_words: bool = False,
+) -> None:
+    """Restarted once, and otherwise as it would have been; ``cut_words``: but for where they are cut."""
+    assert sum(isinstance(message, wire.Ready) for message in messages) == 1
+    assert sum(isinstance(message, wire.Resumed) for message in messages) == 1
+    heard = words(messages)
+    if cut_words:
+        assert heard[:10] == words(expected)[:10] and heard[-1].end == 20.0
+        assert [word.start for word in heard] == [0.0, *(word.end for word in heard[:-1])]
+    else:
+        assert heard == words(expected)
+    assert [word for m in messages if isinstance(m, wire.Segment) for word in m.words] == heard
+    assert [m.id for m in messages if isinstance(m, wire.Flushed)] == ["last"]
+    done, planned = messages[-1], expected[-1]
+    assert isinstance(done, wire.Done) and isinstance(planned, wire.Done)
+    assert (done.duration, done.samples) == (planned.duration, planned.samples)
+    assert done.words == len(heard)
 
 
 PROGRAM = (
