@@ -8,11 +8,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from msgspec import UnsetType
 
+from .actions import (
+    Acknowledge,
+    Action,
+    CloseConnection,
+    ConfigureStream,
+    FinishStream,
+    FlushStream,
+    OpenStream,
+    PushAudio,
+    Reply,
+    ResumeStream,
+)
 from .codec import Codec, Frame
 from .errors import CloseCode, ErrorCode, InvalidField, ProtocolError, UnreadableFrame, WarningCode
 from .wire import (
@@ -27,7 +38,6 @@ from .wire import (
     Pong,
     Resume,
     Seen,
-    ServerMessage,
     Start,
     Warning,
 )
@@ -58,81 +68,6 @@ class ProtocolState(Enum):
     STREAMING = auto()
     DRAINING = auto()  # no more audio; the rest of the text is on its way
     CLOSED = auto()  # further frames are ignored
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenStream:
-    """Open the stream that ``start`` asks for, and answer ``ready``."""
-
-    start: Start
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeStream:
-    """Look up the stream, then call ``resumed`` or ``fail``."""
-
-    resume: Resume
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledge:
-    """The client has every message up to ``seq``."""
-
-    seq: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushAudio:
-    """Feed PCM bytes. They may end inside a sample: the next ones go on from there."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlushStream:
-    """Commit everything received, and answer ``flushed``."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigureStream:
-    """Change options from here on, and answer ``configured``."""
-
-    config: Config
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishStream:
-    """No more audio: commit the rest, answer ``done``, close."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """Send this message; ``seq`` is set when it is sent."""
-
-    message: ServerMessage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloseConnection:
-    """Close once everything before is sent."""
-
-    code: CloseCode
-    reason: str
-
-
-Action = (
-    OpenStream
-    | ResumeStream
-    | Acknowledge
-    | PushAudio
-    | FlushStream
-    | ConfigureStream
-    | FinishStream
-    | Reply
-    | CloseConnection
-)
 
 
 class ServerProtocol:

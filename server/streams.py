@@ -22,7 +22,8 @@ from .interfaces import Engine
 from .journal import Journal, StreamRow
 from .mailbox import Mailbox
 from .metrics import Metrics
-from .recording import Recording, decode_command
+from .recording import Recording
+from .restoring import restored, row_of
 from .stream import Holder, LiveStream, StreamJournal, hash_token, token_fits, where
 from .wire import Ready, Resume, Segment, Start
 
@@ -78,7 +79,7 @@ class Streams:
         stream = self._make(stream_id, hash_token(token), start, config, mailbox)
         journal = self._journal if mailbox.keep else None
         if journal is not None:
-            journal.open_stream(_row(stream, self._engine.model_name))
+            journal.open_stream(row_of(stream, self._engine.model_name))
         mailbox.put(
             Ready(
                 session=stream_id,
@@ -284,50 +285,16 @@ class Streams:
             self._restoring.pop(stream_id, None)
 
     async def _bring_back(self, row: StreamRow) -> LiveStream | None:
+        assert self._journal is not None
         try:
-            stream = await asyncio.to_thread(self._replay, row)
+            stream = await asyncio.to_thread(
+                restored, row, self._journal, self._engine.model_name, self._make
+            )
         except JournalError as error:
             logger.error("event=restore_failed stream=%s at=%s", row.id, where(error))
-            assert self._journal is not None
             self._journal.finish_stream(row.id)
             return None
         self._live[row.id] = stream
         stream.run(self._engine, self._metrics)
         logger.info("event=stream_restored stream=%s", row.id)
         return stream
-
-    def _replay(self, row: StreamRow) -> LiveStream:
-        """Runs in a thread: an hour of audio takes a moment."""
-        assert self._journal is not None
-        if row.model != self._engine.model_name:
-            raise JournalError(f"the stream was begun with the model {row.model}")
-        try:
-            start = msgspec.msgpack.decode(row.start, type=Start)
-            config = msgspec.msgpack.decode(row.config, type=StreamConfig)
-        except msgspec.DecodeError:
-            raise JournalError("the journal holds options that cannot be used") from None
-        mailbox = Mailbox()
-        mailbox.keep = True
-        stream = self._make(row.id, row.token_hash, start, config, mailbox)
-        try:
-            for number, seq, body in self._journal.commands(row.id):
-                if number != stream.journal.number:
-                    raise JournalError(f"command {stream.journal.number} is missing")
-                stream.replay(decode_command(body), seq)
-                stream.journal.recorded(len(body))
-        except JournalError:
-            stream.close()
-            raise
-        return stream
-
-
-def _row(stream: LiveStream, model: str) -> StreamRow:
-    return StreamRow(
-        id=stream.id,
-        token_hash=stream.token_hash,
-        model=model,
-        start=msgspec.msgpack.encode(stream.start),
-        config=msgspec.msgpack.encode(stream.config),
-        touched=0.0,
-        done=0,
-    )
