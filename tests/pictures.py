@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import subprocess
 import sys
@@ -45,7 +46,8 @@ def main() -> int:
             _captions(playwright, recording, running)
             for columns, rows in ((80, 24), (40, 10)):
                 _terminal(playwright, running, Path(folder), columns, rows)
-        with daemon() as running:
+        said = itertools.cycle([" And", " so,", " my", " fellow", " Americans,"])
+        with daemon(ScriptedEngine(word_text=lambda job: next(said))) as running:
             _problems(playwright, recording, running)
         close()
     return 0
