@@ -90,7 +90,7 @@ def percentile(values: list[float], share: float) -> float:
 
 async def measure(args: Namespace) -> dict[str, object]:
     pcm = speech() * args.repeat
-    async with running(args.model, "--max-load", "0") as daemon:
+    async with running(args.model, "--max-load", "0", "--drain-seconds", "1") as daemon:
         url = f"ws://127.0.0.1:{daemon.port}"
         alone = await four(daemon, pcm, args)
         rude = [asyncio.create_task(flood(url, pcm)), asyncio.create_task(never_read(url, pcm))]

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 SLICE_BYTES = 16_384  # fed at once, so that a large frame does not hold up other streams
 ACK_INTERVAL = 0.25  # seconds, at least, between two acks
+AHEAD_SECONDS = 5.0  # of audio more than time has passed: nobody speaks this fast
+MOST_REST = 20.0  # seconds
 MIN_WAIT = 0.005  # seconds; keeps a wake_at in the past from spinning
 
 
@@ -64,6 +66,7 @@ class StreamBridge:
 
     Args:
         throttle: awaited after each piece of audio; holds it up while the journal is behind.
+        others: how many other streams are open.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class StreamBridge:
         on_segment: Callable[[Segment], None],
         throttle: Callable[[], Awaitable[None]],
         metrics: Metrics,
+        others: Callable[[], int],
     ) -> None:
         self._recording = recording
         self._engine = engine
@@ -83,7 +87,10 @@ class StreamBridge:
         self._on_segment = on_segment
         self._throttle = throttle
         self._metrics = metrics
+        self._others = others
         self._loop = asyncio.get_running_loop()
+        # When the first sample would have been spoken, had the audio come at the pace of speech.
+        self._began = self._loop.time() - recording.seconds_in
         # Set when the session changed, so that it may have a job.
         self._news = asyncio.Event()
         # Set when the session may have room for audio again.
@@ -143,6 +150,7 @@ class StreamBridge:
             self._space.set()
             if job is not None:
                 await self._run(job)
+                await self._rest(self._loop.time() - now)
             elif not self._recording.finished:
                 await self._wait_for_news(now)
 
@@ -170,6 +178,16 @@ class StreamBridge:
         else:
             self._emit(self._recording.job_done(future.result(), now))
         self._space.set()
+
+    async def _rest(self, took: float) -> None:
+        """Leave the engine to others: to each as much time as the last job took.
+
+        Only a stream that is played faster than it was spoken rests, and only beside others: its long
+        windows would take the engine from those who speak.
+        """
+        ahead = self._recording.seconds_in - (self._loop.time() - self._began)
+        if ahead > AHEAD_SECONDS and self._others() > 0:
+            await asyncio.sleep(min(MOST_REST, took * self._others()))
 
     async def _wait_for_news(self, now: float) -> None:
         wake_at = self._recording.wake_at

@@ -135,14 +135,21 @@ class LiveStream:
         self._bridge: StreamBridge | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def run(self, engine: Engine, metrics: Metrics) -> None:
+    def run(self, engine: Engine, metrics: Metrics, others: Callable[[], int]) -> None:
         """Begin, or go on."""
         recording = self._recording
         assert recording is not None
         recording.record = self.journal.record
         recording.listen = self._listen
         self._bridge = StreamBridge(
-            recording, engine, self.mailbox, self.id, self._keep, self.journal.throttle, metrics
+            recording,
+            engine,
+            self.mailbox,
+            self.id,
+            self._keep,
+            self.journal.throttle,
+            metrics,
+            others,
         )
         self._task = asyncio.create_task(self._pump(self._bridge))
 

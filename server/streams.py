@@ -96,7 +96,7 @@ class Streams:
         )
         self._live[stream_id] = stream
         stream.holder = holder
-        stream.run(self._engine, self._metrics)
+        stream.run(self._engine, self._metrics, lambda: len(self) - 1)
         self._metrics.streams_opened += 1
         logger.info(
             "event=stream_opened stream=%s encoding=%s sample_rate=%d channels=%d",
@@ -295,6 +295,6 @@ class Streams:
             self._journal.finish_stream(row.id)
             return None
         self._live[row.id] = stream
-        stream.run(self._engine, self._metrics)
+        stream.run(self._engine, self._metrics, lambda: len(self) - 1)
         logger.info("event=stream_restored stream=%s", row.id)
         return stream
