@@ -316,7 +316,7 @@ def test_refused_is_not_failed(script: Script, refused: str | None, failed: str 
 def test_http_503_is_a_refusal_and_404_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for status, refused in ((503, "HTTP 503"), (429, "HTTP 429"), (404, None)):
 
-        async def refuse(url: str, subprotocol: str, status: int = status) -> None:
+        async def refuse(url: str, *options: object, status: int = status, **more: object) -> None:
             raise ConnectError(url, "because", status)
 
         monkeypatch.setattr("whisper_stream.clients.stream.dial", refuse)
