@@ -57,7 +57,8 @@ def test_times_and_counts_go_on() -> None:
 
 
 def drained(backlog: Backlog) -> tuple[bytes, list[wire.ClientMessage]]:
-    audio, others = b"", []
+    audio = b""
+    others: list[wire.ClientMessage] = []
     while not backlog.all_sent:
         message = backlog.next()
         backlog.sent()
