@@ -187,18 +187,19 @@ def test_a_session_that_has_expired_goes_on_in_a_new_one() -> None:
 
 
 def test_a_container_that_was_forgotten_is_lost() -> None:
-    async def run(port: int) -> None:
+    async def run(first: int, second: int) -> None:
         start = wire.Start(encoding="wav")
-        async with cutter(port, [40_000]) as (_, url), connect(url, start) as stream:
+        async with cutter(first, [40_000]) as (proxy, url), connect(url, start) as stream:
             incoming = aiter(stream)
             await anext(incoming)
+            proxy.port = second  # where nobody has heard of it
             with pytest.raises(ConnectionLost, match="too long"):
                 await stream.send_audio(SPEECH.read_bytes())
                 async for _ in incoming:
                     pass
 
-    with daemon(resume_seconds=0.001) as running:
-        asyncio.run(run(running.port))
+    with daemon() as first, daemon() as second:
+        asyncio.run(run(first.port, second.port))
 
 
 @pytest.mark.parametrize("stops", [False, True])
