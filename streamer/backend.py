@@ -48,10 +48,18 @@ class _Attempt:
 
 
 class WhisperBackend:
-    def __init__(self, model: Whisper, config: BackendConfig | None = None) -> None:
+    """``encoder``: that of another backend of the same model, which two threads may use at once."""
+
+    def __init__(
+        self,
+        model: Whisper,
+        config: BackendConfig | None = None,
+        *,
+        encoder: WindowEncoder | None = None,
+    ) -> None:
         self.model = model
         self.config = config or BackendConfig()
-        self._encoder = WindowEncoder(model)
+        self.encoder = encoder or WindowEncoder(model)
         self._tokenizer = self._tokenizer_for(None, "transcribe")
         self._rules = self._make_rules(self._tokenizer)
         self._cache = model.decoder.new_cache(1)
@@ -69,7 +77,7 @@ class WhisperBackend:
     def _decode_one(self, job: DecodeJob) -> DecodeResult:
         started = time.perf_counter()
         context = self.config.final_context if job.final else self.config.update_context
-        audio, frames = self._encoder(job.audio, context)
+        audio, frames = self.encoder(job.audio, context)
         encoded = time.perf_counter()
         language, probability = self._language(job, audio)
         if job.language is not None and language != job.language:

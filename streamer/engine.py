@@ -232,14 +232,14 @@ def open_engine(
     # two streams on one core each get more done than one after the other on all cores
     workers = min(cores, _MOST_WORKERS) if whisper.device.type == "cpu" else 1
     warm_up(whisper, lambda: _log.info(COMPILING))
-    backends = [WhisperBackend(whisper) for _ in range(workers)]
-    tokenizer = backends[0].tokenizer
+    first = WhisperBackend(whisper)
+    others = [WhisperBackend(whisper, encoder=first.encoder) for _ in range(workers - 1)]
+    tokenizer = first.tokenizer
     # the first decode compiles and allocates: no user should wait for that
     noise = np.random.default_rng(0).normal(0.0, 0.01, 16_000).astype(np.float32)
-    for backend in backends:
-        backend.decode([DecodeJob(audio=noise, language="en")])
+    first.decode([DecodeJob(audio=noise, language="en")])
     return EngineThread(
-        backends,
+        [first, *others],
         tokenizer,
         model_name=whisper.name,
         languages=tokenizer.all_language_codes if whisper.is_multilingual else (),
