@@ -24,6 +24,7 @@ from .interfaces import Engine
 from .meter import Meter
 from .metrics import Metrics
 from .pages import page_routes
+from .pulse import Paces, Pulse
 from .sessions import SESSION_PATH, SessionRoutes
 from .status import Readiness, gauges, health
 from .streams import Streams
@@ -51,6 +52,8 @@ class Hub:
         self.metrics = Metrics()
         self.streams = Streams(engine, config, self.metrics)
         self._admission = Admission(config.max_load)
+        self._admission.most_delay = config.max_delay
+        self._paces = Paces()
         keys = read_keys(config.api_keys, os.environ.get(KEYS_VARIABLE))
         origins = [origin.strip() for origin in config.allowed_origins.split(",") if origin.strip()]
         gate = Gate(keys, origins, local=is_loopback(config.host))
@@ -171,7 +174,12 @@ class Hub:
         """Look at the engine once a second, for as long as the daemon runs."""
         loop = asyncio.get_running_loop()
         while True:
-            self._admission.observe(loop.time(), self._engine.statistics(), len(self.streams))
+            now = loop.time()
+            pulse = Pulse(
+                live=self._paces.live_share(now, self.streams.heard()),
+                turnaround=self.metrics.turnarounds.take(),
+            )
+            self._admission.observe(now, self._engine.statistics(), len(self.streams), pulse)
             await asyncio.sleep(1.0)
 
 

@@ -169,6 +169,8 @@ class StreamBridge:
             future.cancel()  # no effect once done; otherwise nobody wants the result any more
         now = self._loop.time()
         self._metrics.decode_time.observe(now - asked)
+        if self._recording.seconds_in - (now - self._began) <= AHEAD_SECONDS:
+            self._metrics.turnarounds.add(now - asked)
         error = None if future.cancelled() else future.exception()
         if future.cancelled() or error is not None:
             reason = "cancelled" if error is None else type(error).__name__

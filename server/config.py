@@ -48,7 +48,14 @@ class ServerConfig:
     )
     max_streams: int = _option(64, "streams served at once; more are refused")
     max_load: float = _option(
-        0.9, "share of the engine's time, above which more streams are refused; 0: no such limit"
+        0.9,
+        "share of the engine's time, above which streams are taken one at a time and as --max-delay "
+        "allows; 0: none is refused for load",
+    )
+    max_delay: float = _option(
+        4.0,
+        "seconds in which 19 of 20 words shall be committed: a stream that would make them later is "
+        "refused; 0: whatever goes beyond --max-load is",
     )
     api_keys: str | None = _option(
         None,
@@ -89,6 +96,7 @@ class ServerConfig:
         for name, least in (
             ("max_streams", 1),
             ("threads", 0),
+            ("max_delay", 0),
             ("drain_seconds", 0),
             ("resume_seconds", 0),
             ("retain_seconds", 0),

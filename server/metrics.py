@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 
+from .pulse import Turnarounds
+
 __all__ = ["Histogram", "Metrics"]
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -47,6 +49,7 @@ class Metrics:
         self.commit_delay = Histogram()  # from a word's end to its commit, in stream time
         self.decode_time = Histogram()  # from a job's asking to its answer
         self.lag = Histogram()  # as told to clients
+        self.turnarounds = Turnarounds()  # of live streams, since admission looked last
 
     def text(self, gauges: dict[str, float]) -> str:
         """Return everything, with ``gauges`` (name to present value), in the text format 0.0.4."""

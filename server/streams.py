@@ -64,6 +64,10 @@ class Streams:
         """Streams that are open, with a connection or without."""
         return sum(not stream.finished for stream in self._live.values())
 
+    def heard(self) -> dict[str, float]:
+        """Seconds of audio that each open stream has received, by its id."""
+        return {s.id: s.seconds_in for s in self._live.values() if not s.finished}
+
     @property
     def journaled(self) -> bool:
         return self._journal is not None

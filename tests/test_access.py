@@ -8,6 +8,7 @@ import pytest
 from whisper_stream.server.access import Account, Gate, is_loopback, key_of, parse_keys, read_keys
 from whisper_stream.server.admission import Admission
 from whisper_stream.server.errors import ConfigError
+from whisper_stream.server.pulse import Pulse
 from whisper_stream.streamer.engine import EngineStatistics
 
 KEY = "0123456789abcdef"
@@ -144,6 +145,74 @@ def test_a_rush_is_held_back_before_it_shows_in_the_load() -> None:
         admission.admitted(60.0)
         let_in += 1
     assert let_in == 4  # a fifth each, four fifths in all
+
+
+def turnaround(streams: int) -> float:
+    """Seconds that an answer takes, as measured of tiny.en on two cores: updates grow rarer, and longer."""
+    at_once, waiting = 0.04, 0.0
+    if streams < 16:
+        waiting = streams * 0.017 / (1.5 * (1 - streams * 0.062))
+    return max(at_once, waiting) if streams < 16 else 60.0
+
+
+def fill(admission: Admission, every: int, seconds: int) -> int:
+    """Streams that are let in when one asks every so many seconds."""
+    streams, spent = 0, 0.0
+    for second in range(seconds):
+        pulse = Pulse(turnaround=turnaround(streams) if streams else None)
+        admission.observe(float(second), busy(spent), streams, pulse)
+        if second % every == 0 and admission.admits(float(second), streams):
+            admission.admitted(float(second))
+            streams += 1
+        spent += min(0.97, streams * 0.11)
+    return streams
+
+
+@pytest.mark.parametrize("every", [1, 3, 7])
+def test_a_busy_engine_takes_more_until_words_would_be_late(every: int) -> None:
+    """The load says nine are all; but updates become rarer, and thirteen keep their delay."""
+    admission = Admission(0.9)
+    admission.most_delay = 4.0
+    streams = fill(admission, every, 900)
+    delay = 1.6 + 2.5 * turnaround(streams)
+    assert streams >= 11 and delay <= 4.0
+    by_load = Admission(0.9)
+    assert fill(by_load, every, 900) <= 9
+
+
+def test_a_rush_beyond_the_load_is_let_in_one_at_a_time() -> None:
+    admission = Admission(0.5)
+    admission.most_delay = 4.0
+    for second in range(60):
+        admission.observe(float(second), busy(second * 0.6), 6, Pulse(turnaround=0.2))
+    assert admission.admits(60.0, 6)
+    admission.admitted(60.0)
+    assert not admission.admits(60.5, 7)
+    assert admission.admits(65.5, 7)
+
+
+def test_what_is_played_faster_than_speech_takes_nobody_s_place() -> None:
+    """One client plays an hour at nine times its pace, and the engine has no idle moment."""
+    admission = Admission(0.9)
+    admission.most_delay = 4.0
+    for second in range(60):
+        admission.observe(float(second), busy(float(second)), 1, Pulse(live=1 / 9))
+    assert admission.load == pytest.approx(1 / 9, rel=0.01)
+    assert admission.admits(60.0, 1)
+
+
+def test_an_engine_that_hangs_is_not_taken_for_an_idle_one() -> None:
+    admission = Admission(0.9)
+    admission.most_delay = 4.0
+    for second in range(60):
+        admission.observe(float(second), busy(second * 0.3), 4, Pulse(turnaround=1.0))
+    stuck = busy(60 * 0.3)._replace(queued=4, running=1)
+    for second in range(60, 120):
+        admission.observe(float(second), stuck, 4, Pulse())
+    assert not admission.admits(120.0, 4)
+    for second in range(120, 200):
+        admission.observe(float(second), busy(60 * 0.3), 4, Pulse())
+    assert admission.admits(200.0, 4)
 
 
 def test_an_engine_that_tells_nothing_admits_all() -> None:

@@ -20,6 +20,8 @@ SHORT = {
     "fuzz": ["--inputs", "2000"],
     # The slack keeps the clock out of the test: what is judged here is that no word is lost.
     "fairness": ["--model", "scripted", "--speed", "10", "--repeat", "1", "--slack", "60"],
+    "overload": ["--model", "scripted", "--max-streams", "3", "--speed", "4", "--every", "0.2"]
+    + ["--hold", "1.5"],
 }
 WANTED: dict[str, dict[str, Any]] = {
     "kill_resume": {"runs": 4, "equal": 4},
@@ -27,6 +29,7 @@ WANTED: dict[str, dict[str, Any]] = {
     "soak": {"leaked": None},
     "fuzz": {"crashes": 0, "healthy_stream_unchanged": True},
     "fairness": {"words_alone": 88, "words_beside": 88},
+    "overload": {"accepted": 3, "lost": 0, "gaps": 0, "unexplained": 0},
 }
 
 
