@@ -2,6 +2,7 @@
 
     python benchmarks/fuzz.py                        # 200,000 inputs
     python benchmarks/fuzz.py --inputs 2000
+    python benchmarks/fuzz.py --guided 100000        # as many more by atheris: extra [fuzz]
 
 Most inputs are mutations of good ones: those get furthest. Codecs, protocol and containers are fed in
 this process, where an exception that is no answer counts as a crash; sockets are fed to a daemon, whose
@@ -23,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import av
+import fuzz_guided
 import msgpack
 import numpy as np
 from rig import SAMPLE_RATE, Daemon, converse, parser, report, running
@@ -36,7 +38,7 @@ SLOW = 2.0  # seconds for one input: a hang
 # How many of a hundred inputs go where.
 SHARES = {"codec": 60, "protocol": 36, "container": 1, "socket": 3}
 
-_MESSAGES: list[dict[str, object]] = [
+MESSAGES: list[dict[str, object]] = [
     {"type": "start", "encoding": "s16le", "sample_rate": 16_000, "channels": 1, "language": "en"},
     {"type": "start", "encoding": "webm", "prompt": "x" * 100, "endpoint_silence": 0.5},
     {"type": "resume", "session": "9f2c41d07be8a653", "token": "secret", "seq": 7},
@@ -75,7 +77,7 @@ class Mutator:
         self.chance = random.Random(seed)
 
     def message(self) -> dict[str, object]:
-        value = dict(self.chance.choice(_MESSAGES))
+        value = dict(self.chance.choice(MESSAGES))
         for _ in range(self.chance.randrange(3)):
             name = self.chance.choice([*value, "type", "seq", "data", "", "__proto__"])
             if self.chance.random() < 0.2:
@@ -136,8 +138,9 @@ def _give(protocol: ServerProtocol, frame: str | bytes) -> None:
         protocol.receive_binary(frame)
 
 
-def _files() -> dict[str, bytes]:
-    tone = (np.sin(np.arange(SAMPLE_RATE * 2) / 20) * 9000).astype("<i2")[None]
+def good_files(seconds: float = 2.0) -> dict[str, bytes]:
+    """A tone in every container."""
+    tone = (np.sin(np.arange(round(SAMPLE_RATE * seconds)) / 20) * 9000).astype("<i2")[None]
     files = {}
     for kind, muxer, codec, rate in (
         ("webm", "webm", "libopus", 48_000),
@@ -222,6 +225,17 @@ class Fuzz:
             self.slowest = max(self.slowest, time.monotonic() - began)
             self.done[kind] += 1
 
+    def guided(self, count: int, seed: int) -> bool:
+        """Whether atheris could be run; what it finds are crashes as well."""
+        if not fuzz_guided.available():
+            print("no guided inputs: atheris is not installed; pip install 'whisper-stream[fuzz]'")
+            return False
+        for target, share in fuzz_guided.SHARES.items():
+            tried, crashes = fuzz_guided.run(target, max(1, count * share // 100), seed)
+            self.done[f"guided {target}"] += tried
+            self.crashes += crashes
+        return True
+
     async def sockets(self, daemon: Daemon, count: int) -> bool:
         """Whether a healthy stream, again and again beside them, always says the same."""
         pcm = (
@@ -248,10 +262,11 @@ async def measure(args: Namespace) -> dict[str, object]:
     fuzz = Fuzz(args)
     threading.excepthook = lambda what: fuzz.crashes.append(f"thread: {what.exc_value!r}"[:200])
     counts = {kind: max(1, args.inputs * share // 100) for kind, share in SHARES.items()}
-    files = _files()
+    files = good_files()
     fuzz.local("codec", try_codec, counts["codec"])
     fuzz.local("protocol", try_protocol, counts["protocol"])
     fuzz.local("container", lambda mutate: try_container(mutate, files), counts["container"])
+    guided = args.guided == 0 or fuzz.guided(args.guided, args.seed)
     async with running("scripted", "--max-load", "0", "--handshake-timeout", "2") as daemon:
         same = await fuzz.sockets(daemon, counts["socket"])
     for crash in fuzz.crashes[:20]:
@@ -263,13 +278,14 @@ async def measure(args: Namespace) -> dict[str, object]:
         "crashes": len(fuzz.crashes),
         "slowest_seconds": round(fuzz.slowest, 3),
         "healthy_stream_unchanged": same,
-        "passed": not fuzz.crashes and same and fuzz.slowest < SLOW,
+        "passed": not fuzz.crashes and same and fuzz.slowest < SLOW and guided,
     }
 
 
 def main() -> int:
     options = parser(__doc__)
     options.add_argument("--inputs", type=int, default=200_000)
+    options.add_argument("--guided", type=int, default=0, help="inputs more, by atheris")
     return report(asyncio.run(measure(options.parse_args())))
 
 

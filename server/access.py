@@ -107,7 +107,10 @@ class Gate:
         """
         if origin is None or "*" in self._origins or origin.lower() in self._origins:
             return True
-        parts = urlsplit(origin)
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False  # no address at all
         same = parts.netloc.lower() == host.lower()
         local = is_loopback(parts.hostname or "")
         return (same and not self._local) or (same and local)

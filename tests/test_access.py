@@ -99,6 +99,8 @@ def test_where_a_key_may_be_shown() -> None:
         (False, "", "https://evil.example", "here.example", False),
         (True, "https://app.example", "https://app.example", "localhost:9090", True),
         (True, "*", "https://any.example", "localhost:9090", True),
+        (True, "", "http://[", "127.0.0.1:9090", False),  # found by fuzz.py --guided
+        (False, "", "https://1]:9.0.1", "1]:9.0.1", False),
     ],
 )
 def test_which_pages_may_connect(
