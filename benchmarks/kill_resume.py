@@ -6,9 +6,8 @@
 Each run streams one recording; at one moment the TCP connection is cut, or the daemon is killed and
 started again. Prints a line a run and, last, one JSON object.
 
-Words committed early depend on which windows were decoded, and so on how fast this machine was at that
-moment: two undisturbed runs may differ. So that only what was disturbed is measured, updates come so
-seldom here that every word is committed at the end of its utterance; --live leaves them as they are.
+Updates come at the daemon's usual pace, and are the same however late the audio came, as long as the
+engine keeps up.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ async def measure(args: Namespace) -> dict[str, object]:
     good, late, recoveries = 0, [], []
     with tempfile.TemporaryDirectory() as folder:
         journal = ["--journal", str(Path(folder) / "journal.db"), "--resume-seconds", "300"]
-        steady = [] if args.live else ["--update-interval", "60"]
-        async with running(args.model, *journal, *steady) as daemon:
+        async with running(args.model, *journal) as daemon:
             cable = Cable(daemon.port)
             await cable.open()
             expected = await converse(cable.url, pcm, args.speed)
@@ -82,7 +80,6 @@ async def measure(args: Namespace) -> dict[str, object]:
         "model": args.model,
         "seconds": round(seconds, 2),
         "speed": args.speed,
-        "live": args.live,
         "runs": len(kinds),
         "equal": good,
         "words": len(expected),
@@ -97,7 +94,6 @@ def main() -> int:
     options.add_argument("--audio", type=Path, default=SPEECH)
     options.add_argument("--moments", type=int, default=30, help="of each kind")
     options.add_argument("--speed", type=float, default=1.0, help="times real time; 0: at once")
-    options.add_argument("--live", action="store_true", help="with updates at the usual pace")
     return report(asyncio.run(measure(options.parse_args())))
 
 

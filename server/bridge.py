@@ -25,7 +25,6 @@ SLICE_BYTES = 16_384  # fed at once, so that a large frame does not hold up othe
 ACK_INTERVAL = 0.25  # seconds, at least, between two acks
 AHEAD_SECONDS = 5.0  # of audio more than time has passed: nobody speaks this fast
 MOST_REST = 20.0  # seconds
-MIN_WAIT = 0.005  # seconds; keeps a wake_at in the past from spinning
 
 
 def say(
@@ -89,8 +88,6 @@ class StreamBridge:
         self._metrics = metrics
         self._others = others
         self._loop = asyncio.get_running_loop()
-        # When the first sample would have been spoken, had the audio come at the pace of speech.
-        self._began = self._loop.time() - recording.seconds_in
         # Set when the session changed, so that it may have a job.
         self._news = asyncio.Event()
         # Set when the session may have room for audio again.
@@ -152,7 +149,7 @@ class StreamBridge:
                 await self._run(job)
                 await self._rest(self._loop.time() - now)
             elif not self._recording.finished:
-                await self._wait_for_news(now)
+                await self._news.wait()
 
     def close(self) -> None:
         """Stop the timer. The session is not used afterwards."""
@@ -169,7 +166,7 @@ class StreamBridge:
             future.cancel()  # no effect once done; otherwise nobody wants the result any more
         now = self._loop.time()
         self._metrics.decode_time.observe(now - asked)
-        if self._recording.seconds_in - (now - self._began) <= AHEAD_SECONDS:
+        if self._recording.ahead(now) <= AHEAD_SECONDS:
             self._metrics.turnarounds.add(now - asked)
         error = None if future.cancelled() else future.exception()
         if future.cancelled() or error is not None:
@@ -187,18 +184,8 @@ class StreamBridge:
         Only a stream that is played faster than it was spoken rests, and only beside others: its long
         windows would take the engine from those who speak.
         """
-        ahead = self._recording.seconds_in - (self._loop.time() - self._began)
-        if ahead > AHEAD_SECONDS and self._others() > 0:
+        if self._others() > 0 and self._recording.ahead(self._loop.time()) > AHEAD_SECONDS:
             await asyncio.sleep(min(MOST_REST, took * self._others()))
-
-    async def _wait_for_news(self, now: float) -> None:
-        wake_at = self._recording.wake_at
-        delay = None if wake_at is None else max(MIN_WAIT, wake_at - now)
-        try:
-            async with asyncio.timeout(delay):
-                await self._news.wait()
-        except TimeoutError:
-            pass  # wake_at has come
 
     def _emit(self, events: list[Event]) -> None:
         for event in events:

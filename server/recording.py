@@ -7,6 +7,7 @@ exactly, and nothing has to be decoded again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -28,10 +29,14 @@ class _Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit
 
 
 class Push(_Command, frozen=True, kw_only=True, tag="push"):
-    """Bytes came from the client; afterwards ``fed`` samples were handed to the session."""
+    """Bytes came from the client; afterwards ``fed`` samples were handed to the session.
+
+    ``at``: seconds since 1970, of the stream's first bytes.
+    """
 
     data: bytes = b""
     fed: int = 0
+    at: float = 0.0
 
 
 class Flush(_Command, frozen=True, kw_only=True, tag="flush"):
@@ -92,6 +97,7 @@ class Recording:
 
     Args:
         record: writes a command down; None while there is no journal.
+        wall: seconds since 1970. Tells how long no daemon ran.
 
     Attributes:
         listen: is shown all audio at 16 kHz that comes from the client, but not what is replayed.
@@ -102,6 +108,7 @@ class Recording:
         session: Session,
         ingest: Ingest,
         record: Callable[[Command], None] | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._session = session
         self._ingest = ingest
@@ -117,7 +124,10 @@ class Recording:
         # The client has said that no more audio comes.
         self.ended = False
         self._finish_called = False
-        # The last time told to the session, and what makes the clock of this daemon go on from it.
+        # When the first bytes came, by ``wall``; 0: they have not.
+        self._wall = wall
+        self._began = 0.0
+        # The last time told to the session, and what makes of this daemon's clock the stream's own.
         self._last_now = 0.0
         self._clock_offset: float | None = None
 
@@ -145,17 +155,16 @@ class Recording:
     def finished(self) -> bool:
         return self._session.finished
 
-    @property
-    def wake_at(self) -> float | None:
-        return self._session.wake_at
-
     def push(self, data: bytes) -> list[Event]:
         """Take bytes of any number; what the session has no room for waits for ``drain``."""
+        first = not self._began
+        if first:
+            self._began = self._wall()
         samples = self._take(data)
         if self.listen is not None:
             self.listen(samples)
         fed, events = self._feed(None)
-        self._record(Push(data=data, fed=fed))
+        self._record(Push(data=data, fed=fed, at=self._began if first else 0.0))
         return events
 
     def drain(self) -> list[Event]:
@@ -214,7 +223,8 @@ class Recording:
     def replay(self, command: Command) -> list[Event]:
         """Carry out a command of the journal. Raises JournalError where the session disagrees."""
         match command:
-            case Push(data=data, fed=fed):
+            case Push(data=data, fed=fed, at=at):
+                self._began = self._began or at
                 if data:
                     self._take(data)
                 else:
@@ -251,10 +261,16 @@ class Recording:
         """The stream is over: let go of what decodes its audio."""
         self._ingest.close()
 
+    def ahead(self, now: float) -> float:
+        """Seconds of audio received more than time has passed since the first: nobody speaks that fast."""
+        return self.seconds_in - self._told(now)
+
     def _told(self, now: float) -> float:
-        """``now`` on the stream's own clock, which stands still while no daemon runs."""
+        """``now`` in seconds since the first bytes came, the time while no daemon ran included."""
+        if not self._began:
+            return self._last_now
         if self._clock_offset is None:
-            self._clock_offset = self._last_now - now
+            self._clock_offset = max(self._last_now, self._wall() - self._began) - now
         return now + self._clock_offset
 
     def _take(self, data: bytes) -> NDArray[np.float32]:

@@ -1,6 +1,9 @@
-"""How often a stream asks for updates, by how long the engine takes to answer."""
+"""How often a stream asks for updates: on its grid while the engine keeps up, more rarely when not."""
 
 from __future__ import annotations
+
+from collections import deque
+from statistics import median
 
 __all__ = ["Cadence"]
 
@@ -8,10 +11,19 @@ _SHARE = (
     1.5  # updates are at least this many turnarounds apart: the engine keeps a third of its time
 )
 _SMOOTHING = 0.3  # weight of the newest turnaround
+_JUDGED = 3  # turnarounds, whose median counts: a single slow one is forgiven
+
+# A stream that is behind, after a lost connection say, works its audio off update by update, so that it
+# says what it would have said. That has its bounds:
+_TOLERATED = 1.0  # seconds behind, at any pace of the engine
+_CATCH_UP = 15.0  # seconds that catching up may take
+_MOST_BEHIND = 30.0  # seconds
+_AHEAD = 2.0  # seconds of audio more than time has passed: it is played, not spoken
+_DRIFT = 1 / 500  # by which a client's clock may be faster
 
 
 class Cadence:
-    """The interval between updates: ``least`` seconds, more where answers are slow.
+    """The interval between updates: ``least`` seconds; where updates must be skipped, more.
 
     An answer's time counts from the asking, waiting included, so every stream of a busy engine sees
     the same and slows down alike.
@@ -19,18 +31,29 @@ class Cadence:
 
     def __init__(self, least: float) -> None:
         self._least = least
-        self._turnaround = 0.0
+        self._turnaround = 0.0  # smoothed
+        self._latest: deque[float] = deque([0.0] * (_JUDGED - 1), maxlen=_JUDGED)
         self._asked: float | None = None
+        self._skipping = False
 
     @property
     def interval(self) -> float:
-        """Seconds of new audio before the next update."""
+        """Seconds of new audio before the next update, where updates are skipped."""
         return max(self._least, _SHARE * self._turnaround)
+
+    @property
+    def skipping(self) -> bool:
+        """Whether the next update goes to the live edge, leaving out those that were due before."""
+        return self._skipping
 
     def asked(self, now: float) -> None:
         self._asked = now
 
-    def answered(self, now: float) -> None:
+    def answered(self, now: float, *, behind: float = 0.0, received: float = 0.0) -> None:
+        """An answer came at ``now``, in seconds since the stream began.
+
+        ``behind``: seconds of audio after the window that was decoded; ``received``: of all audio.
+        """
         if self._asked is None:
             return
         took = max(0.0, now - self._asked)
@@ -40,3 +63,15 @@ class Cadence:
             self._turnaround = took
         else:
             self._turnaround += _SMOOTHING * (took - self._turnaround)
+        self._latest.append(took)
+        self._skipping = self._must_skip(behind, received - now * (1 + _DRIFT))
+
+    def _must_skip(self, behind: float, ahead: float) -> bool:
+        if ahead > _AHEAD:
+            return True
+        typical = median(self._latest)
+        if self._skipping and _SHARE * typical > self._least:
+            return True  # not to and fro
+        # every update but the last makes up for ``least - typical`` seconds
+        catching_up = _CATCH_UP * (self._least - typical) / typical if typical else _MOST_BEHIND
+        return behind > max(_TOLERATED, min(_MOST_BEHIND, catching_up))

@@ -1,16 +1,23 @@
 """One stream as a state machine without I/O: audio and results in, jobs and events out.
 
     feed(samples) ──► utterances ──► next_job(now) ──► engine ──► job_done(result, now)
-                                                                     │
+                          ▲                                          │
+                          └── audio that waited meanwhile ◄──────────┤
          events: speech, partial, commit, segment, flushed, done ◄───┘
 
+While the engine keeps up, what is decoded depends on the audio alone: updates are due at fixed places,
+and audio after one waits until it is decoded. So a stream whose audio came late, or in pieces, or to a
+daemon that was killed meanwhile, says what it would have said. See ``Cadence`` for where that ends.
+
 The shell that owns a session calls these methods from one thread, runs the jobs wherever it likes
-(at most one of a session is out at a time), and passes every event on. Time is an argument.
+(at most one of a session is out at a time), and passes every event on. Time is an argument: seconds
+since the stream began.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -33,6 +40,7 @@ from .events import (
     Word,
 )
 from .guards import is_no_speech, repeats_itself, within
+from .intake import Intake
 from .jobs import DecodedWord, DecodeJob, DecodeResult
 from .policies import make_policy
 from .transcript import MAX_PROMPT_TOKENS, Transcript
@@ -41,7 +49,6 @@ from .vad import SpeechDetector
 
 __all__ = ["SessionStatistics", "StreamSession", "TextCodec"]
 
-_SLICE = SAMPLE_RATE // 10  # audio is looked at in such steps, so that chunking does not matter
 _FIRST_UPDATE_SECONDS = 1.0  # of audio in a window before its first decode
 _STALL_KEEP_SECONDS = 2.0  # of a full window's end is left uncommitted when it must be cut
 _TEXT_CONTEXT = 440  # tokens for prompt and text: the decoder's 448 less the special ones
@@ -91,6 +98,7 @@ class StreamSession:
         self._codec = codec
         self._buffer = RingBuffer(round(config.buffer_seconds * SAMPLE_RATE))
         self._tracker = UtteranceTracker(config, detector)
+        self._intake = Intake(self._buffer, self._tracker)
         self._policy = make_policy(config)
         self._display = TailDisplay(config.show_margin)
         self._cadence = Cadence(config.update_interval)
@@ -104,13 +112,17 @@ class StreamSession:
         self._context_start: int | None = None  # audio before the next utterance that may be kept
         self._context_end = 0  # where the last utterance ended
         self._decoded_to = 0  # end of the audio of the last job
+        self._first_due = (
+            0  # where the utterance's first update ends; later ones are multiples from there
+        )
         self._job: _InFlight | None = None
         self._fresh = True  # nothing of the utterance is decoded, and no context was kept
         self._without_prompt = False  # the last text was a loop: once more, from the audio alone
         self._flushes: list[_Flush] = []  # waiting, oldest first
         self._shown: tuple[Word, ...] = ()  # the last partial
         self._lag = 0.0  # seconds behind, as last told
-        self._finishing = False
+        self._finishing = False  # no more audio comes
+        self._ended = False  # and all of it was looked at
         self._finished = False
         self._settled = 0  # samples before this are decoded, silent or lost
         self._decoded = 0
@@ -132,26 +144,31 @@ class StreamSession:
         """Takes samples [n], 16 kHz mono in -1..1. Raises BufferFullError above ``room``."""
         if self._finishing:
             raise RuntimeError("the stream is finishing: no more audio can be fed")
-        self._buffer.append(samples)
-        events: list[Event] = []
-        at = 0
-        while at < len(samples):
-            # steps end on multiples of _SLICE of the stream's clock, however the audio was cut
-            step = _SLICE - self._tracker.received % _SLICE
-            events += self._tracker.push(samples[at : at + step])
-            at += step
-        self._forget_silence()
-        return events
+        self._intake.append(samples)
+        return self._advance()
 
     def flush(self, flush_id: str) -> list[Event]:
         """Asks for a commit of everything received so far; ``Flushed`` tells when it is done."""
-        self._tracker.cut(resume=True)
-        self._flushes.append(_Flush(flush_id, self._tracker.received))
-        return self._settle()
+
+        def cut() -> list[Event]:
+            self._tracker.cut(resume=True)
+            self._flushes.append(_Flush(flush_id, self._intake.looked))
+            return self._settle()
+
+        self._intake.ask(cut)
+        return self._advance()
 
     def configure(self, config: StreamConfig) -> None:
-        """From the next job on, language, languages, prompt, hotwords and endpoint_silence are those of
-        ``config``."""
+        """From here on, language, languages, prompt, hotwords and endpoint_silence are those of
+        ``config``, also for what is not decoded yet."""
+
+        def change() -> list[Event]:
+            self._configure(config)
+            return []
+
+        self._intake.ask(change)
+
+    def _configure(self, config: StreamConfig) -> None:
         if config.language != self._config.language:
             self._language = config.language
         if config.prompt != self._config.prompt:
@@ -174,41 +191,69 @@ class StreamSession:
 
     def finish(self) -> list[Event]:
         """No more audio will come; ``Done`` follows when everything is committed."""
-        self._tracker.cut(resume=False)
+
+        def end() -> list[Event]:
+            self._tracker.cut(resume=False)
+            self._ended = True
+            return self._settle()
+
         self._finishing = True
-        return self._settle()
+        self._intake.ask(end)
+        return self._advance()
 
     # Decoding
 
-    @property
-    def wake_at(self) -> float | None:
-        """A time at which ``next_job`` may have a job although no audio came; None: it will not."""
-        return None
-
     def next_job(self, now: float) -> DecodeJob | None:
         """The next window to decode, or None. One job is out at a time."""
-        if self._job is not None or not self._tracker.queue:
+        if self._job is not None:
             return None
-        utterance = self._tracker.queue[0]
-        if utterance.waiting:
-            return None  # the tracker may still drop it
-        if self._window_start is None:
-            self._window_start = self._enter(utterance)
-        start = self._window_start
-        limit = start + round(self._config.max_window * SAMPLE_RATE)
-        if utterance.end is not None and utterance.end <= limit:
-            self._job = _InFlight(start, utterance.end, final=True, cut=False)
-        elif self._tracker.received >= limit:
-            self._job = _InFlight(start, limit, final=False, cut=True)
-        else:
-            # what follows the last voice brings no new words
-            end = min(self._tracker.received, utterance.last_voiced + SAMPLE_RATE // 5)
-            least = self._cadence.interval if self._decoded_to > start else _FIRST_UPDATE_SECONDS
-            if end - self._decoded_to < round(least * SAMPLE_RATE) and not self._without_prompt:
-                return None
-            self._job = _InFlight(start, end, final=False, cut=False)
+        self._job = self._due()
+        if self._job is None:
+            return None
         self._cadence.asked(now)
         return self._make_job(self._job)
+
+    def _advance(self) -> list[Event]:
+        """Looks at the audio that waits, up to where an update is due or, if they are skipped, all."""
+        events: list[Event] = []
+        while True:
+            self._enter_utterance()
+            if not self._cadence.skipping and (self._job is not None or self._due() is not None):
+                break
+            happened = self._intake.step()
+            if happened is None:
+                break
+            events += happened
+            self._forget_silence()
+        return events
+
+    def _due(self) -> _InFlight | None:
+        """The window to decode now, if no job is out."""
+        start = self._window_start
+        if start is None:
+            return None
+        utterance, looked = self._tracker.queue[0], self._intake.looked
+        limit = start + round(self._config.max_window * SAMPLE_RATE)
+        if utterance.end is not None and utterance.end <= limit:
+            return _InFlight(start, utterance.end, final=True, cut=False)
+        if looked >= limit:
+            return _InFlight(start, limit, final=False, cut=True)
+        # what follows the last voice brings no new words
+        end = min(looked, utterance.last_voiced + SAMPLE_RATE // 5)
+        if end < self._next_update(start) and not self._without_prompt:
+            return None
+        return _InFlight(start, end, final=False, cut=False)
+
+    def _next_update(self, start: int) -> int:
+        """Where the next update of the window that begins at ``start`` ends, at the earliest."""
+        if self._decoded_to <= start:
+            return start + round(_FIRST_UPDATE_SECONDS * SAMPLE_RATE)
+        if self._cadence.skipping:
+            return self._decoded_to + round(self._cadence.interval * SAMPLE_RATE)
+        # back on the grid, wherever the last one ended; but not right behind it
+        interval = max(1, round(self._config.update_interval * SAMPLE_RATE))
+        passed = self._decoded_to + interval // 2 - self._first_due
+        return self._first_due + max(0, ceil(passed / interval)) * interval
 
     def _make_job(self, window: _InFlight) -> DecodeJob:
         prefix = self._transcript.prefix
@@ -234,7 +279,7 @@ class StreamSession:
         if job is None:
             raise RuntimeError("no job is out: call next_job first")
         self._job = None
-        self._cadence.answered(now)
+        self._answered(job, now)
         self._decoded_to = job.end
         events = self._learn_language(result, job)
         repeated, self._without_prompt = self._without_prompt, False
@@ -257,7 +302,8 @@ class StreamSession:
             events += self._show(job, self._display.add(words[stable:], job.seconds))
             events += self._trim(job)
             events += self._close_long_segment()
-        return events + self._tell_lag(job) + self._settle()
+        events += self._tell_lag(job) + self._settle()
+        return events + self._advance()
 
     def job_failed(self, reason: str, now: float) -> list[Event]:
         """The job that is out could not be run. Its audio is declared lost and the stream goes on."""
@@ -265,12 +311,13 @@ class StreamSession:
         if job is None:
             raise RuntimeError("no job is out: call next_job first")
         self._job = None
-        self._cadence.answered(now)
+        self._answered(job, now)
         self._without_prompt = False
         self._decoded_to = job.end  # tried again with new audio, not at once
         self._forget_hypotheses()
         if not (job.final or job.cut):
-            return [StreamWarning(code="decode_failed", message=f"an update failed: {reason}")]
+            warning = StreamWarning(code="decode_failed", message=f"an update failed: {reason}")
+            return [warning, *self._advance()]
         lost_from = max(self._settled, job.start)  # context before it was decoded earlier
         events: list[Event] = [Gap(start_sample=lost_from, end_sample=job.end, reason=reason)]
         self._gaps += job.end - lost_from
@@ -284,10 +331,11 @@ class StreamSession:
         else:
             self._window_start = job.end
             self._buffer.forget(job.end)
-        return events + self._settle()
+        events += self._settle()
+        return events + self._advance()
 
     def statistics(self) -> SessionStatistics:
-        received = self._tracker.received
+        received = self._intake.received
         silent = self._settled - self._decoded - self._gaps
         return SessionStatistics(
             received, self._decoded, silent, self._gaps, received - self._settled
@@ -295,16 +343,30 @@ class StreamSession:
 
     # Steps of job_done
 
+    def _answered(self, job: _InFlight, now: float) -> None:
+        received = self._intake.received
+        self._cadence.answered(
+            now, behind=(received - job.end) / SAMPLE_RATE, received=received / SAMPLE_RATE
+        )
+
+    @property
+    def _interval(self) -> float:
+        """Seconds between updates."""
+        skipping = self._cadence.skipping
+        return self._cadence.interval if skipping else self._config.update_interval
+
     def _tell_lag(self, job: _InFlight) -> list[Event]:
         """How far decoding is behind the audio, where that is much or no longer is."""
-        waiting = any(utterance.last_voiced > job.end for utterance in self._tracker.queue)
-        behind = (self._tracker.received - job.end) / SAMPLE_RATE if waiting else 0.0
+        waiting = self._intake.looked < self._intake.received or any(
+            utterance.last_voiced > job.end for utterance in self._tracker.queue
+        )
+        behind = (self._intake.received - job.end) / SAMPLE_RATE if waiting else 0.0
         if behind < _LAG_SECONDS:
             behind = 0.0
         if abs(behind - self._lag) < _LAG_STEP_SECONDS:
             return []
         self._lag = behind
-        return [Lag(behind_seconds=behind, interval_seconds=self._cadence.interval)]
+        return [Lag(behind_seconds=behind, interval_seconds=self._interval)]
 
     def _learn_language(self, result: DecodeResult, job: _InFlight) -> list[Event]:
         """The language is looked for until it is clear, and then kept; only a new utterance may change it."""
@@ -407,6 +469,13 @@ class StreamSession:
         self._leave_utterance()
         return events
 
+    def _enter_utterance(self) -> None:
+        """Begins a window for the first utterance, once it is sure that there is one."""
+        queue = self._tracker.queue
+        # the tracker may still drop one that waits
+        if self._window_start is None and queue and not queue[0].waiting:
+            self._window_start = self._enter(queue[0])
+
     def _enter(self, utterance: Utterance) -> int:
         """Begins to decode ``utterance`` -> where its window starts.
 
@@ -431,6 +500,8 @@ class StreamSession:
             self._transcript.forget_prompt()  # a new topic, as likely as not
         self._context_start = None
         self._buffer.forget(start)
+        first = _FIRST_UPDATE_SECONDS if self._fresh else self._config.update_interval
+        self._first_due = utterance.start + round(first * SAMPLE_RATE)
         return start
 
     def _leave_utterance(self) -> None:
@@ -473,7 +544,7 @@ class StreamSession:
         """Answers flushes, and the end of the stream, once nothing before them is left to decode."""
         self._forget_silence()
         queue = self._tracker.queue
-        pending = queue[0].start if queue and not queue[0].waiting else self._tracker.received
+        pending = queue[0].start if queue and not queue[0].waiting else self._intake.looked
         if self._window_start is not None:
             pending = min(pending, self._window_start)
         events: list[Event] = []
@@ -481,8 +552,8 @@ class StreamSession:
             flush = self._flushes.pop(0)
             events.append(Flushed(flush_id=flush.flush_id, sample=flush.sample))
         idle = not self._tracker.queue and self._job is None
-        if self._finishing and not self._finished and idle:
+        if self._ended and not self._finished and idle:
             self._finished = True
-            self._settled = self._tracker.received
-            events.append(Done(samples=self._tracker.received, words=self._transcript.count))
+            self._settled = self._intake.received
+            events.append(Done(samples=self._intake.received, words=self._transcript.count))
         return events

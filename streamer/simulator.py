@@ -70,11 +70,10 @@ def simulate(
         for event in session.feed(step):
             yield TimedEvent(now, event)
         start_job()
-        if (
-            job is not None and free_at <= now
-        ):  # decoding takes no time: the result is there at once
+        while job is not None and free_at <= now:  # decoding takes no time
             for event in finish_job():
                 yield TimedEvent(now, event)
+            start_job()
     if job is not None:
         now = max(now, free_at)
         for event in finish_job():

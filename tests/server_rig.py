@@ -42,7 +42,6 @@ class ScriptedSession:
 
     def __init__(self, config: StreamConfig, capacity: int) -> None:
         self.config = config
-        self.wake_at: float | None = None
         self.finished = False
         self.failures: list[str] = []
         self.most_held = 0

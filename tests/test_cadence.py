@@ -1,4 +1,4 @@
-"""How far apart updates are, by how long answers take."""
+"""How far apart updates are, by how long answers take, and when they are skipped."""
 
 from __future__ import annotations
 
@@ -73,3 +73,71 @@ def test_it_is_never_less_than_asked_for_nor_more_than_the_slowest_answer_explai
 @given(took=st.floats(0.5, 60.0))
 def test_with_steady_answers_the_engine_keeps_a_third_of_its_time(took: float) -> None:
     assert after(Cadence(0.4), *[took] * 5) == pytest.approx(1.5 * took, rel=1e-6)
+
+
+# Skipping
+
+
+class Clock:
+    """A live stream of which ``received`` seconds came, and its answers."""
+
+    def __init__(self) -> None:
+        self.cadence = Cadence(0.4)
+        self._now = 50.0
+
+    def answer(self, took: float, *, behind: float = 0.0, ahead: float = 0.0) -> bool:
+        """Whether updates are skipped after this answer."""
+        self.cadence.asked(self._now)
+        self._now += took
+        self.cadence.answered(self._now, behind=behind, received=self._now + ahead)
+        return self.cadence.skipping
+
+
+def test_a_fast_engine_works_off_what_waits() -> None:
+    clock = Clock()
+    assert not any(clock.answer(0.1, behind=29.0) for _ in range(20))
+    assert clock.answer(0.1, behind=31.0)
+    assert not clock.answer(0.1, behind=0.5)
+
+
+def test_one_slow_answer_is_forgiven_and_two_in_a_row_are_not() -> None:
+    clock = Clock()
+    clock.answer(0.1)
+    assert not clock.answer(3.0, behind=3.0)
+    assert clock.answer(3.0, behind=5.6)
+
+
+def test_an_engine_that_can_hardly_keep_up_has_less_patience() -> None:
+    clock = Clock()
+    assert not any(clock.answer(0.3, behind=4.9) for _ in range(9))
+    assert clock.answer(0.3, behind=5.1)
+
+
+def test_one_that_cannot_keep_up_has_a_second() -> None:
+    clock = Clock()
+    assert not any(clock.answer(0.6, behind=1.0) for _ in range(9))
+    assert clock.answer(0.6, behind=1.1)
+
+
+def test_it_goes_back_only_once_the_engine_has_time_to_spare() -> None:
+    clock = Clock()
+    clock.answer(1.0)
+    assert clock.answer(1.0, behind=2.0)
+    assert all(clock.answer(0.3) for _ in range(9))
+    assert clock.answer(0.2)
+    assert not clock.answer(0.2)
+
+
+def test_audio_that_comes_faster_than_it_is_spoken_is_not_worth_every_update() -> None:
+    clock = Clock()
+    assert not clock.answer(0.1, ahead=1.5)
+    assert clock.answer(0.1, ahead=3.0)
+    assert not clock.answer(0.1, ahead=0.0)
+
+
+def test_a_microphone_whose_clock_is_a_little_fast_is_no_file() -> None:
+    cadence = Cadence(0.4)
+    hours = 8 * 3600.0
+    cadence.asked(hours)
+    cadence.answered(hours, received=hours * 1.001)
+    assert not cadence.skipping

@@ -38,12 +38,14 @@ class Rig:
         self.journal: list[bytes] = []
         self._audio = audio
         self._decode = decoder
-        self._now = 100.0
+        self._now = 100.0  # of this daemon
+        self._wall = 5_000.0
         self.recording = self._fresh()
         self.recording.record = self._record
 
     def _fresh(self) -> Recording:
-        return Recording(make_session(CONFIG), PcmIngest("s16le", 16_000, 1))
+        ingest = PcmIngest("s16le", 16_000, 1)
+        return Recording(make_session(CONFIG), ingest, wall=lambda: self._wall)
 
     def _record(self, command: Command) -> None:
         self.journal.append(encode_command(command))
@@ -64,6 +66,7 @@ class Rig:
     def run(self, operation: str, amount: int) -> None:
         recording = self.recording
         self._now += 0.01
+        self._wall += 0.01
         match operation:
             case "push" if not recording.has_pending:
                 at = recording.bytes_in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from whisper_stream.model.whisper import Whisper
 from whisper_stream.streamer.backend import BackendConfig, WhisperBackend
 from whisper_stream.streamer.config import SAMPLE_RATE, StreamConfig
-from whisper_stream.streamer.events import Commit, Event, Word
+from whisper_stream.streamer.events import Commit, Event, Lag, Word
 from whisper_stream.streamer.ingest import PcmIngest
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 from whisper_stream.streamer.session import StreamSession
@@ -352,6 +352,96 @@ def test_a_session_polled_at_the_same_samples_does_the_same(
         return ledger.events, [(len(job.audio), job.prefix) for job in decoder.jobs]
 
     assert run(sizes) == run([10**9])
+
+
+# -- Any delays
+
+
+def live(
+    config: StreamConfig,
+    audio: Samples,
+    decode: Callable[[DecodeJob], DecodeResult],
+    *,
+    sizes: Sequence[int] = (1600,),
+    late: Sequence[float] = (0.0,),
+    costs: Sequence[float] = (0.0,),
+    requests: Sequence[int] = (),
+) -> list[Event]:
+    """What is said of live speech whose pieces come so many seconds ``late``, in turn, where the
+    decodes take ``costs`` in turn, with a flush or new options at every sample of ``requests``."""
+    session, now, free_at, turn = make_session(config), 0.0, 0.0, 0
+    events: list[Event] = []
+    job: DecodeJob | None = None
+
+    def work(until: float) -> None:
+        """Decodes what there is, until the time given."""
+        nonlocal job, now, free_at, turn
+        while True:
+            if job is None and (job := session.next_job(now)) is not None:
+                free_at = now + costs[turn % len(costs)]
+                turn += 1
+            if job is None or free_at > until:
+                now = until
+                return
+            now = free_at
+            done, job = decode(job), None
+            events.extend(session.job_done(done, now))
+
+    bounds = {end for _, end in cuts(len(audio), list(sizes))} | set(requests)
+    at = 0
+    for number, end in enumerate(sorted(bounds)):
+        work(max(now, end / SAMPLE_RATE + late[number % len(late)]))
+        while session.room < end - at:
+            work(free_at)
+        events += session.feed(audio[at:end])
+        at = end
+        if end in requests and end % 2:
+            events += session.flush(str(end))
+        elif end in requests:
+            session.configure(replace(config, endpoint_silence=0.3 + end % 5 / 10))
+    events += session.finish()
+    while not session.finished:
+        work(max(now, free_at))
+    return [event for event in events if not isinstance(event, Lag)]
+
+
+@relaxed
+@given(
+    script=scripts(),
+    sizes=SIZES.map(lambda sizes: [min(size, 20_000) + 300 for size in sizes]),
+    late=st.lists(st.sampled_from([0.0, 0.0, 0.3, 2.0, 10.0]), min_size=1, max_size=6),
+    costs=st.lists(st.floats(0.0, 0.5), min_size=1, max_size=6),
+    points=st.lists(st.integers(1, 400_000), max_size=4),
+    chaos=st.booleans(),
+    interval=st.sampled_from([0.2, 0.4, 1.1]),
+)
+def test_a_live_stream_says_the_same_however_late_its_audio_and_its_decodes_are(
+    script: Script,
+    sizes: list[int],
+    late: list[float],
+    costs: list[float],
+    points: list[int],
+    chaos: bool,
+    interval: float,
+) -> None:
+    config = StreamConfig(language="en", update_interval=interval, soft_window=4.0, max_window=9.0)
+    requests = [point for point in points if point < len(script.audio)]
+
+    def decoder() -> FakeDecoder | ChaoticDecoder:
+        return ChaoticDecoder() if chaos else FakeDecoder()
+
+    undisturbed = live(config, script.audio, decoder(), requests=requests)
+    costs = [cost * interval for cost in costs]
+    disturbed = live(
+        config,
+        script.audio,
+        decoder(),
+        sizes=sizes,
+        late=late,
+        costs=costs,
+        requests=requests,
+    )
+    assert disturbed == undisturbed
 
 
 # -- Real weights
