@@ -21,7 +21,7 @@ _FAILURES = (ImportError, AssertionError, OSError, RuntimeError, subprocess.Subp
 _unusable: set[str] = set()  # modules that failed: trying again would cost a compilation each time
 
 
-def try_kernel(module: str, function: str, x: Tensor, *arguments: int) -> Tensor | None:
+def try_kernel(module: str, function: str, x: Tensor, *arguments: int | Tensor) -> Tensor | None:
     """``function(x, *arguments)`` of this package's ``module``; None where it cannot run.
 
     The first failure of a module is logged as a warning, and is its last.

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from .config import SAMPLE_RATE, DetectorName, StreamConfig
+from .config import DetectorName, StreamConfig
 from .detectors import make_detector
 from .errors import EngineClosedError
 from .jobs import DecodeJob, DecodeResult
+from .scheduler import JobQueue, QueuedJob
 from .session import StreamSession, TextCodec
 from .vad import SpeechDetector
 
-__all__ = ["Backend", "EngineStatistics", "EngineThread", "open_engine"]
+__all__ = ["Backend", "EngineStatistics", "EngineThread", "RollingBackend", "open_engine"]
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +31,38 @@ class Backend(Protocol):
         ...
 
 
+class RollingBackend(Protocol):
+    """What runs jobs that come and go between its passes. Called from one thread only, but for the
+    outcomes: those may be called from any, and make the result."""
+
+    @property
+    def room(self) -> int:
+        """Jobs it takes now."""
+        ...
+
+    @property
+    def wave_seconds(self) -> float:
+        """Of audio that it should be given at once, if jobs are not to wait long for their first pass."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no jobs."""
+        ...
+
+    def admit(self, jobs: Sequence[tuple[QueuedJob, DecodeJob]]) -> None:
+        """Takes jobs, each with a name of its own. Where it fails, it took none."""
+        ...
+
+    def advance(self) -> list[tuple[QueuedJob, Callable[[], DecodeResult]]]:
+        """Runs one pass -> what is done by then."""
+        ...
+
+    def abandon(self) -> list[QueuedJob]:
+        """Gives up all jobs."""
+        ...
+
+
 class EngineStatistics(NamedTuple):
     queued: int  # jobs waiting
     running: int  # jobs being decoded
@@ -41,23 +72,7 @@ class EngineStatistics(NamedTuple):
     busy_seconds: float  # spent decoding, mean over the backends: a second a second is all there is
 
 
-# Places in the queue. Somebody waits for the end of a sentence: an endpoint overtakes one job. A long
-# window is that of a stream far behind, played faster than it was spoken: it lets the short ones of live
-# streams go first, a number of times that its length bounds.
-_ENDPOINT_PLACES = 1.5
-_PLACES_PER_SECOND = 0.5
 _MOST_WORKERS = 4  # backends of one model on CPU
-
-
-@dataclass(order=True)
-class _Entry:
-    """First come, first served, in the main. As a stream has one job out at a time, no stream can
-    keep the others from their turn."""
-
-    place: float
-    number: int
-    job: DecodeJob = field(compare=False)
-    future: Future[DecodeResult] = field(compare=False)
 
 
 class EngineThread:
@@ -78,6 +93,7 @@ class EngineThread:
         make_detector: Callable[[DetectorName], SpeechDetector] = make_detector,
         on_start: Callable[[int], None] = lambda busy: None,
         clock: Callable[[], float],
+        rolling: Sequence[RollingBackend] = (),
     ) -> None:
         self.model_name = model_name
         self.languages = languages  # codes a stream may ask for; empty: English only
@@ -87,8 +103,7 @@ class EngineThread:
         self._clock = clock
         self._max_batch = max_batch
         self._condition = threading.Condition()
-        self._queue: list[_Entry] = []  # a heap
-        self._number = 0  # jobs submitted so far
+        self._queue = JobQueue()
         self._closed = False
         self._running = 0
         self._busy = 0  # threads at work
@@ -102,6 +117,14 @@ class EngineThread:
             )
             for number, backend in enumerate(backends)
         ]
+        self._threads += [
+            threading.Thread(
+                target=self._roll, args=[backend], name=f"batch-engine-{number}", daemon=True
+            )
+            for number, backend in enumerate(rolling)
+        ]
+        # makes the words of finished jobs, while the next ones are decoded
+        self._finisher = ThreadPoolExecutor(1, "decode-results") if rolling else None
         for thread in self._threads:
             thread.start()
 
@@ -118,13 +141,7 @@ class EngineThread:
         with self._condition:
             if self._closed:
                 raise EngineClosedError
-            self._number += 1
-            seconds = len(job.audio) / SAMPLE_RATE
-            place = self._number + seconds * _PLACES_PER_SECOND
-            if job.final:
-                place -= _ENDPOINT_PLACES
-            entry = _Entry(place, self._number, job, future)
-            heapq.heappush(self._queue, entry)
+            self._queue.put(job, future)
             self._condition.notify()
         return future
 
@@ -132,12 +149,14 @@ class EngineThread:
         """Cancels what waits, finishes what runs, and ends the threads."""
         with self._condition:
             self._closed = True
-            waiting, self._queue = self._queue, []
+            waiting = self._queue.clear()
             self._condition.notify_all()
         for entry in waiting:
             entry.future.cancel()
         for thread in self._threads:
             thread.join()
+        if self._finisher is not None:
+            self._finisher.shutdown()
 
     def statistics(self) -> EngineStatistics:
         with self._condition:
@@ -168,29 +187,77 @@ class EngineThread:
             for entry, result in zip(batch, results, strict=True):
                 entry.future.set_result(result)
 
-    def _take(self) -> list[_Entry]:
+    def _roll(self, backend: RollingBackend) -> None:
+        while (batch := self._join(backend)) is not None:
+            started = self._clock()
+            failed: list[QueuedJob] = []
+            done: list[tuple[QueuedJob, Callable[[], DecodeResult]]] = []
+            error: Exception | None = None
+            try:
+                backend.admit([(entry, entry.job) for entry in batch])
+            except Exception as broken:  # noqa: BLE001 - a job may fail in any way; the engine lives on
+                error, failed = broken, batch
+            try:
+                done = backend.advance()
+            except Exception as broken:  # noqa: BLE001 - as above
+                error, failed = broken, [*failed, *backend.abandon()]
+            with self._condition:
+                self._busy_seconds += (self._clock() - started) / len(self._threads)
+            if error is not None:
+                _log.error("decode failed: %s at %s", type(error).__name__, _place(error))
+                self._settle(failed, failed=True)
+                for entry in failed:
+                    entry.future.set_exception(error)
+            assert self._finisher is not None
+            for entry, outcome in done:
+                self._finisher.submit(self._finish, entry, outcome)
+
+    def _finish(self, entry: QueuedJob, outcome: Callable[[], DecodeResult]) -> None:
+        try:
+            result = outcome()
+        except Exception as error:  # noqa: BLE001 - it must reach whoever waits
+            _log.error("decode failed: %s at %s", type(error).__name__, _place(error))
+            self._settle([entry], failed=True)
+            entry.future.set_exception(error)
+            return
+        self._settle([entry], failed=False)
+        entry.future.set_result(result)
+
+    def _join(self, backend: RollingBackend) -> list[QueuedJob] | None:
+        """The jobs that ``backend`` takes now; waits for one if it has none. None: the engine is closed."""
+        with self._condition:
+            while backend.idle and not self._queue and not self._closed:
+                self._condition.wait()
+            if backend.idle and self._closed:
+                return None
+            batch = self._queue.take(backend.room, backend.wave_seconds)
+            self._running += len(batch)
+            return batch
+
+    def _take(self) -> list[QueuedJob]:
         """The next jobs to run; waits for one. Empty: the engine is closed."""
         with self._condition:
-            batch: list[_Entry] = []
+            batch: list[QueuedJob] = []
             while not batch:
                 while not self._queue and not self._closed:
                     self._condition.wait()
                 if self._closed:
                     return []
-                while self._queue and len(batch) < self._max_batch:
-                    entry = heapq.heappop(self._queue)
-                    if entry.future.set_running_or_notify_cancel():
-                        batch.append(entry)
+                batch = self._queue.take(self._max_batch)
             self._running += len(batch)
             self._busy += 1
             return batch
 
-    def _account(self, batch: list[_Entry], started: float, *, failed: bool) -> None:
+    def _account(self, batch: list[QueuedJob], started: float, *, failed: bool) -> None:
         with self._condition:
-            self._running -= len(batch)
             self._busy -= 1
             self._busy_seconds += (self._clock() - started) / len(self._threads)
-            self._audio_seconds += sum(len(entry.job.audio) for entry in batch) / SAMPLE_RATE
+        self._settle(batch, failed=failed)
+
+    def _settle(self, batch: list[QueuedJob], *, failed: bool) -> None:
+        with self._condition:
+            self._running -= len(batch)
+            self._audio_seconds += sum(entry.seconds for entry in batch)
             if failed:
                 self._failed += len(batch)
             else:
@@ -224,25 +291,41 @@ def open_engine(
     from ..model.loading import load_model
     from ..model.warmup import COMPILING, warm_up
     from .backend import WhisperBackend
+    from .batch_backend import BatchBackend
 
     if threads is not None:
         torch.set_num_threads(threads)
     whisper = load_model(model, device=device, compute_type=compute_type)
+    languages: tuple[str, ...] = ()
+    if whisper.device.type == "cuda":
+        batch: BatchBackend[QueuedJob] = BatchBackend(whisper)
+        if whisper.is_multilingual:
+            languages = batch.tokenizer.all_language_codes
+        batch.warm_up()
+        return EngineThread(
+            [],
+            batch.tokenizer,
+            model_name=whisper.name,
+            languages=languages,
+            clock=time.perf_counter,
+            rolling=[batch],
+        )
     cores = torch.get_num_threads()
     # two streams on one core each get more done than one after the other on all cores
-    workers = min(cores, _MOST_WORKERS) if whisper.device.type == "cpu" else 1
+    workers = min(cores, _MOST_WORKERS)
     warm_up(whisper, lambda: _log.info(COMPILING))
     first = WhisperBackend(whisper)
     others = [WhisperBackend(whisper, encoder=first.encoder) for _ in range(workers - 1)]
-    tokenizer = first.tokenizer
     # the first decode compiles and allocates: no user should wait for that
     noise = np.random.default_rng(0).normal(0.0, 0.01, 16_000).astype(np.float32)
     first.decode([DecodeJob(audio=noise, language="en")])
+    if whisper.is_multilingual:
+        languages = first.tokenizer.all_language_codes
     return EngineThread(
         [first, *others],
-        tokenizer,
+        first.tokenizer,
         model_name=whisper.name,
-        languages=tokenizer.all_language_codes if whisper.is_multilingual else (),
+        languages=languages,
         on_start=lambda busy: torch.set_num_threads(max(1, cores // busy)),
         clock=time.perf_counter,
     )

@@ -7,8 +7,6 @@ from the end of an encoded silence, the same for every window, are appended for 
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,10 +15,9 @@ from ..model.audio import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from ..model.cache import CrossCache
 from ..model.mel import log_mel_spectrogram
 from ..model.whisper import Whisper
+from .backend_config import ContextMode
 
-__all__ = ["ContextMode", "WindowEncoder"]
-
-ContextMode = Literal["trimmed", "full"]
+__all__ = ["WindowEncoder", "padded_samples", "silence_states"]
 
 _PAD_SAMPLES = SAMPLE_RATE  # silence encoded after the audio
 _SILENCE_STATES = 400  # encoder states of silence appended, 8 s
@@ -32,17 +29,13 @@ _BUCKET_SAMPLES = (
 class WindowEncoder:
     def __init__(self, model: Whisper) -> None:
         self._model = model
-        silence = self._encode(np.zeros(N_SAMPLES, dtype=np.float32))
-        self._silence = model.decoder.audio_cache(silence[:, -_SILENCE_STATES:])
+        self._silence = silence_states(model)
 
     def __call__(self, audio: NDArray[np.float32], context: ContextMode) -> tuple[CrossCache, int]:
         """``audio`` [samples] at 16 kHz, at most 30 s -> its cache (one row), and how many of the
         cache's positions hold the audio itself."""
         frames = -(-len(audio) // (2 * HOP_LENGTH))  # encoder positions of 20 ms, rounded up
-        padded = len(audio) + _PAD_SAMPLES
-        padded += -padded % _BUCKET_SAMPLES
-        if context == "full" or padded + _SILENCE_STATES * 2 * HOP_LENGTH >= N_SAMPLES:
-            padded = N_SAMPLES  # nothing to be saved
+        padded = padded_samples(len(audio), context)
         features = self._encode(np.pad(audio, (0, padded - len(audio))))
         cache = self._model.decoder.audio_cache(features)
         if padded < N_SAMPLES:
@@ -51,12 +44,31 @@ class WindowEncoder:
 
     def _encode(self, samples: NDArray[np.float32]) -> torch.Tensor:
         """[samples] -> features [1, samples / 320, D]"""
-        model = self._model
-        mel = log_mel_spectrogram(samples, model.dims.n_mels, device=model.device)
-        return model.embed_audio(mel[None].to(model.dtype))
+        return _encode(self._model, samples)
 
     def _with_silence(self, cache: CrossCache) -> CrossCache:
         return CrossCache(
             [torch.cat(pair, dim=2) for pair in zip(cache.k, self._silence.k, strict=True)],
             [torch.cat(pair, dim=2) for pair in zip(cache.v, self._silence.v, strict=True)],
         )
+
+
+def padded_samples(samples: int, context: ContextMode) -> int:
+    """How many samples are encoded of a window of so many: with silence, in one of few lengths."""
+    padded = samples + _PAD_SAMPLES
+    padded += -padded % _BUCKET_SAMPLES
+    if context == "full" or padded + _SILENCE_STATES * 2 * HOP_LENGTH >= N_SAMPLES:
+        return N_SAMPLES  # nothing to be saved
+    return padded
+
+
+def silence_states(model: Whisper) -> CrossCache:
+    """What follows every window that is not full: the end of an encoded silence."""
+    silence = _encode(model, np.zeros(N_SAMPLES, dtype=np.float32))
+    return model.decoder.audio_cache(silence[:, -_SILENCE_STATES:])
+
+
+def _encode(model: Whisper, samples: NDArray[np.float32]) -> torch.Tensor:
+    """[samples] -> features [1, samples / 320, D]"""
+    mel = log_mel_spectrogram(samples, model.dims.n_mels, device=model.device)
+    return model.embed_audio(mel[None].to(model.dtype))

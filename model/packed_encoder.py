@@ -1,0 +1,151 @@
+"""The encoder over many windows of different lengths at once, packed one behind the other.
+
+Nothing is padded but for the convolutions: the matrix products see all positions as one long sequence,
+and attention knows where each window begins. Letters: B windows, P positions of all of them, S of the
+longest, D state, H heads, d = D / H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from .audio import HOP_LENGTH
+from .layers import EncoderBlock
+from .mel import log_mel_spectrogram
+from .slot_kernels import SlotKernels, make_kernels
+from .whisper import Whisper
+
+__all__ = ["PackedEncoder", "encoder_positions"]
+
+# queries, keys, values [P, H, d] -> [P, D]: every position sees those of its own window
+_Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+_POSITION = 2 * HOP_LENGTH  # samples of an encoder position, 20 ms
+# the fastest first; each takes over where the one before cannot
+_DENSE = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+
+
+def encoder_positions(samples: int) -> int:
+    """Encoder positions of so many samples, a multiple of 320."""
+    return samples // _POSITION
+
+
+class PackedEncoder:
+    """``kernels``: what runs between the matrix products; None takes the best there are."""
+
+    def __init__(self, model: Whisper, kernels: SlotKernels | None = None) -> None:
+        self._encoder = model.encoder
+        self._mels = model.dims.n_mels
+        self._device = model.device
+        self._dtype = model.dtype
+        self._kernels = kernels or make_kernels(model.device)
+        self._blocks: list[EncoderBlock] = list(model.encoder.blocks)  # type: ignore[arg-type]
+
+    def __call__(self, windows: Sequence[NDArray[np.float32]], lengths: Sequence[int]) -> Tensor:
+        """``windows``: 16 kHz samples, followed by silence up to ``lengths`` samples (multiples of 320).
+
+        Returns features [P, D], the windows in order.
+        """
+        longest = max(lengths)
+        padded = torch.zeros(
+            (len(windows), longest), pin_memory=self._device.type == "cuda"
+        )  # [B, samples]
+        for row, window in enumerate(windows):
+            padded[row, : len(window)] = torch.from_numpy(np.ascontiguousarray(window))
+        mel = log_mel_spectrogram(
+            padded.to(self._device, non_blocking=True), self._mels
+        )  # [B, n_mels, frames]
+        return self.encode(mel.to(self._dtype), [encoder_positions(one) for one in lengths])
+
+    def encode(self, mel: Tensor, positions: Sequence[int]) -> Tensor:
+        """``mel`` [B, n_mels, frames], of which the first ``2 * positions`` of each row count -> [P, D]"""
+        x = self._convolve(mel, positions)  # [B, S, D]
+        same = len(set(positions)) == 1
+        shape = x.shape[:2]
+        x = x.reshape(-1, x.shape[-1])
+        if not same:
+            x = x[self._packing(positions, shape[1])]
+        attend = self._dense(*shape) if same else self._varied(positions)
+        kernels = self._kernels
+        normed = kernels.add_norm(x, None, self._blocks[0].attn_ln)
+        for layer, block in enumerate(self._blocks):
+            heads = block.heads
+            parts = block.attn_qkv(normed).view(x.shape[0], 3, heads, -1)
+            seen = attend(*parts.unbind(1))  # [P, D]
+            normed = kernels.add_norm(x, block.attn_out(seen), block.mlp_ln)
+            grown = kernels.gelu(block.mlp_in(normed))
+            last = layer + 1 == len(self._blocks)
+            after = self._encoder.ln_post if last else self._blocks[layer + 1].attn_ln
+            normed = kernels.add_norm(x, block.mlp_out(grown), after)
+        return normed
+
+    def _convolve(self, mel: Tensor, positions: Sequence[int]) -> Tensor:
+        """As if every row were alone: beyond its end a convolution sees zeros."""
+        encoder = self._encoder
+        frames = 2 * torch.tensor(positions)
+        if len(set(positions)) > 1:
+            inside = torch.arange(mel.shape[-1]) < frames[:, None]  # [B, frames]
+            mask = inside[:, None].to(mel.device, non_blocking=True)
+            x = F.gelu(encoder.conv1(mel * mask)) * mask
+        else:
+            x = F.gelu(encoder.conv1(mel))
+        x = F.gelu(encoder.conv2(x)).transpose(1, 2)  # [B, S, D]
+        return (x + encoder.positional_embedding[: x.shape[1]]).to(self._dtype).contiguous()
+
+    def _packing(self, positions: Sequence[int], longest: int) -> Tensor:
+        """Where the positions that count lie among all [B * S]."""
+        rows = [row * longest + np.arange(count) for row, count in enumerate(positions)]
+        index = torch.from_numpy(np.concatenate(rows))
+        if self._device.type == "cuda":
+            index = index.pin_memory()
+        return index.to(self._device, non_blocking=True)
+
+    def _dense(self, rows: int, length: int) -> _Attend:
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            q, k, v = (one.view(rows, length, *one.shape[1:]).transpose(1, 2) for one in (q, k, v))
+            if q.is_cuda:
+                with sdpa_kernel(_DENSE, set_priority=True):
+                    out = F.scaled_dot_product_attention(q, k, v)
+            else:
+                out = F.scaled_dot_product_attention(q, k, v)
+            return out.transpose(1, 2).reshape(rows * length, -1)
+
+        return attend
+
+    def _varied(self, positions: Sequence[int]) -> _Attend:
+        if self._device.type == "cuda" and self._dtype in (torch.float16, torch.bfloat16):
+            return _flash(positions, self._device)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            bounds = [0, *accumulate(positions)]
+            out = []
+            for begin, end in pairwise(bounds):
+                # [S, H, d] -> [1, H, S, d]
+                row = [one[begin:end].transpose(0, 1)[None] for one in (q, k, v)]
+                one = F.scaled_dot_product_attention(row[0], row[1], row[2])[0]
+                out.append(one.transpose(0, 1).flatten(1))
+            return torch.cat(out)
+
+        return attend
+
+
+def _flash(positions: Sequence[int], device: torch.device) -> _Attend:
+    bounds = torch.tensor(np.cumsum([0, *positions]), dtype=torch.int32)
+    bounds = bounds.pin_memory().to(device, non_blocking=True)
+    longest = max(positions)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out: Tensor = torch.ops.aten._flash_attention_forward(
+            q, k, v, bounds, bounds, longest, longest, 0.0, False, False
+        )[0]
+        return out.flatten(1)
+
+    return attend

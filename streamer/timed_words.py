@@ -1,0 +1,44 @@
+"""From the tokens of a hypothesis, and when each of them was said, to its words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model.tokenizer import Tokenizer
+from ..model.words import merge_punctuations, split_to_word_tokens
+from .jobs import DecodedWord
+
+__all__ = ["timed_words"]
+
+
+def timed_words(
+    tokenizer: Tokenizer,
+    language: str,
+    tokens: Sequence[int],
+    logprobs: Sequence[float],
+    starts: NDArray[np.float64],
+    attended: NDArray[np.float64],
+) -> tuple[DecodedWord, ...]:
+    """The words of ``tokens``; ``starts`` has one entry more than those: the end of the last one.
+
+    Times are in seconds. Punctuation joins its word, which keeps its own times.
+    """
+    pieces, piece_tokens = split_to_word_tokens(tokenizer, list(tokens), language)
+    edges = np.cumsum([0, *(len(piece) for piece in piece_tokens)])  # in tokens
+    words: list[DecodedWord] = []
+    for merged in merge_punctuations(pieces):
+        start, end = int(edges[merged.core]), int(edges[merged.core + 1])
+        words.append(
+            DecodedWord(
+                text=merged.text,
+                tokens=tuple(token for i in merged.members for token in piece_tokens[i]),
+                start=float(starts[start]),
+                end=float(starts[end]),
+                probability=float(np.mean(np.exp(logprobs[start:end]))),
+                attended=float(attended[start:end].max()),
+            )
+        )
+    return tuple(words)
