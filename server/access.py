@@ -98,6 +98,10 @@ class Gate:
             return None
         return found
 
+    def known(self, digest: bytes) -> Account | None:
+        """Return the account of a key, by the SHA-256 of the key."""
+        return next((each for each in self._accounts if each.digest == digest), None)
+
     def welcomes(self, origin: str | None, host: str) -> bool:
         """Whether a page of ``origin`` may connect to the daemon it addressed as ``host``.
 

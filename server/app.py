@@ -11,20 +11,25 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
+from . import usage
 from .access import Account, Gate, is_loopback, key_of, read_keys
-from .admission import Admission
 from .codec import Codec, codec_for
 from .config import ServerConfig
 from .connection import StreamConnection
 from .debug_pages import check_debug, debug_routes
 from .entrance import Entrance, Refusal
+from .errors import ErrorCode
+from .figures import Figures
 from .interfaces import Engine
 from .meter import Meter
 from .metrics import Metrics
 from .pages import page_routes
+from .place import Place
 from .pulse import Paces, Pulse
+from .relay import ACCOUNT_HEADER
 from .sessions import SESSION_PATH, SessionRoutes
 from .status import Readiness, gauges, health
 from .streams import Streams
@@ -46,15 +51,16 @@ class Hub:
         draining: no new stream is accepted any more.
     """
 
-    def __init__(self, engine: Engine, config: ServerConfig) -> None:
+    def __init__(self, engine: Engine, config: ServerConfig, place: Place | None = None) -> None:
         self._engine = engine
         self._config = config
+        self.place = place or Place()
         self.metrics = Metrics()
-        self.streams = Streams(engine, config, self.metrics)
-        self._admission = Admission(config.max_load)
+        self.streams = Streams(engine, config, self.metrics, place=self.place)
+        self._admission = self.place.admission(config.max_load)
         self._admission.most_delay = config.max_delay
         self._paces = Paces()
-        keys = read_keys(config.api_keys, os.environ.get(KEYS_VARIABLE))
+        keys = self._read_keys()
         origins = [origin.strip() for origin in config.allowed_origins.split(",") if origin.strip()]
         gate = Gate(keys, origins, local=is_loopback(config.host))
         check_debug(config, gate)
@@ -83,17 +89,27 @@ class Hub:
         await websocket.accept(subprotocol=chosen)
         codec = codec_for(chosen)
         # Most of these will open a stream, or be told that there is no room; some resume one.
-        if len(self._connections) >= 2 * self._config.max_streams + SPARE_CONNECTIONS:
+        if self._open[1] >= 2 * self._config.max_streams + SPARE_CONNECTIONS:
             await self.entrance.turn_away(websocket, codec)
             return
         await self._serve(websocket, codec, account)
 
+    async def private_websocket(self, websocket: WebSocket) -> None:
+        """Serve a websocket that another process has let in, for a stream of this one."""
+        digest = websocket.headers.get(ACCOUNT_HEADER, "")
+        account = self.entrance.gate.known(bytes.fromhex(digest)) if digest else None
+        offered = websocket.scope.get("subprotocols", [])
+        await websocket.accept(subprotocol=offered[0])
+        await self._serve(websocket, codec_for(offered[0]), account, passed_on=True)
+
     async def healthz(self, request: Request) -> Response:
         """Answer ``GET /healthz``."""
+        figures = await self.place.collect(self.figures())
         body = health(
             draining=self.draining,
             model=self._engine.model_name,
-            streams=len(self._connections),
+            figures=figures,
+            processes=self.place.count,
             engine=self._engine.statistics(),
         )
         return Response(msgspec.json.encode(body), media_type="application/json")
@@ -112,14 +128,31 @@ class Hub:
         key = key_of(request.headers, request.query_params, ())
         if gate.closed and gate.account(key) is None:
             return PlainTextResponse("a valid key is needed\n", status_code=401)
-        present = gauges(
+        figures = await self.place.collect(self.figures())
+        present = gauges(figures, load=self._admission.load, engine=self._engine.statistics())
+        kind = "text/plain; version=0.0.4"
+        return Response(Metrics.of(figures.metrics).text(present), media_type=kind)
+
+    def figures(self) -> Figures:
+        """Return what this process has open, counted and used."""
+        return Figures(
             streams=len(self.streams),
             connections=len(self._connections),
-            load=self._admission.load,
-            engine=self._engine.statistics(),
+            cpu_seconds=usage.cpu_seconds(),
+            memory_bytes=usage.memory_bytes(),
+            gpu=usage.gpu(),
+            metrics=self.metrics.state(),
         )
-        kind = "text/plain; version=0.0.4"
-        return Response(self.metrics.text(present), media_type=kind)
+
+    def publish(self) -> None:
+        """Tell the other processes what this one has open."""
+        self.place.publish(len(self.streams), len(self._connections))
+
+    @property
+    def _open(self) -> tuple[int, int]:
+        """Streams and connections of the whole daemon."""
+        self.publish()
+        return self.place.open
 
     def start(self) -> None:
         """Begin what runs beside the streams; raises JournalError."""
@@ -129,7 +162,7 @@ class Hub:
 
     def reload_keys(self) -> None:
         """Read the keys again; raises ConfigError, and goes on with the old ones."""
-        self.entrance.gate.reload(read_keys(self._config.api_keys, os.environ.get(KEYS_VARIABLE)))
+        self.entrance.gate.reload(self._read_keys())
 
     async def drain(self, seconds: float) -> None:
         """Refuse new streams, finish the open ones, and wait for them for at most ``seconds``."""
@@ -145,7 +178,27 @@ class Hub:
             self._watching.cancel()
         await self.streams.close()
 
-    async def _serve(self, websocket: WebSocket, codec: Codec, account: Account | None) -> None:
+    def _read_keys(self) -> list[Account]:
+        keys = read_keys(self._config.api_keys, os.environ.get(KEYS_VARIABLE))
+        return self.place.accounts(keys)
+
+    def _full(self, account: Account | None) -> tuple[ErrorCode, str] | None:
+        """Return why there is no room for one more stream; where there is, it is taken at once."""
+        with self.place.deciding():
+            refusal = self.entrance.full(self._open[0], account)
+            if refusal is None:
+                self.place.publish(len(self.streams) + 1, len(self._connections))
+        return refusal
+
+    async def _serve(
+        self,
+        websocket: WebSocket,
+        codec: Codec,
+        account: Account | None,
+        *,
+        passed_on: bool = False,
+    ) -> None:
+        """``passed_on``: by another process, which counts the connection."""
         connection = StreamConnection(
             websocket,
             codec,
@@ -153,19 +206,21 @@ class Hub:
             self._config,
             self._engine.languages,
             Meter(account, self.entrance.gate, self.metrics),
-            lambda: self.entrance.full(len(self.streams), account),
+            lambda: self._full(account),
+            lambda resume: self.place.relay_resume(websocket, codec, resume, account),
         )
         self._connections.add(connection)
         self._empty.clear()
         if self.draining:  # it began while this one was being accepted
             connection.stop()
-        if account is not None:
-            account.streams += 1
+        counted = None if passed_on else account
+        if counted is not None:
+            counted.streams += 1
         try:
             await connection.run()
         finally:
-            if account is not None:
-                account.streams -= 1
+            if counted is not None:
+                counted.streams -= 1
             self._connections.discard(connection)
             if not self._connections:
                 self._empty.set()
@@ -179,18 +234,23 @@ class Hub:
                 live=self._paces.live_share(now, self.streams.heard()),
                 turnaround=self.metrics.turnarounds.take(),
             )
-            self._admission.observe(now, self._engine.statistics(), len(self.streams), pulse)
+            self._admission.observe(now, self._engine.statistics(), self._open[0], pulse)
             await asyncio.sleep(1.0)
 
 
-def create_app(hub: Hub) -> Starlette:
-    """Return the ASGI application that serves ``hub``."""
+def create_app(hub: Hub, *, private: bool = False) -> ASGIApp:
+    """Return the ASGI application that serves ``hub``.
+
+    Args:
+        private: for what the other processes of the daemon pass on.
+    """
     sessions = SessionRoutes(hub.streams)
     subscriptions = Subscriptions(hub.streams, hub.entrance)
-    return Starlette(
+    websocket = hub.private_websocket if private else hub.websocket
+    app = Starlette(
         routes=[
-            WebSocketRoute(STREAM_PATH, hub.websocket),
-            WebSocketRoute("/", hub.websocket),
+            WebSocketRoute(STREAM_PATH, websocket),
+            WebSocketRoute("/", websocket),
             Route("/healthz", hub.healthz),
             Route("/readyz", hub.readyz),
             Route("/metrics", hub.show_metrics),
@@ -202,3 +262,4 @@ def create_app(hub: Hub) -> Starlette:
             *debug_routes(hub.streams.debug, hub._config, hub.entrance.gate),
         ]
     )
+    return app if private else hub.place.relayed(app)

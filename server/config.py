@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -12,7 +13,9 @@ from ..streamer.config import DetectorName, PolicyName, StreamConfig
 from .errors import ConfigError
 from .wire import DEFAULT_PORT, Config, Start
 
-__all__ = ["ServerConfig", "flag_of"]
+__all__ = ["MOST_INGRESS", "ServerConfig", "flag_of"]
+
+MOST_INGRESS = 64
 
 
 def _option(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
@@ -35,6 +38,9 @@ class ServerConfig:
         "precision of the weights: auto (the fastest here), float32, float16, bfloat16 or int8",
     )
     threads: int = _option(0, "CPU threads of the model; 0 takes all")
+    ingress: int = _option(
+        0, "processes that hold connections and streams, beside the model's own; 0: one does it all"
+    )
     language: str | None = _option(None, "language of streams that name none; default: detect")
     languages: str | None = _option(
         None, "languages that may be detected, such as en,de; default: any"
@@ -104,6 +110,10 @@ class ServerConfig:
         ):
             if getattr(self, name) < least:
                 raise ConfigError(f"{flag_of(name)} must be {least} or more")
+        if not 0 <= self.ingress <= MOST_INGRESS:
+            raise ConfigError(f"--ingress must be from 0 to {MOST_INGRESS}, not {self.ingress}")
+        if self.ingress and sys.platform == "win32":
+            raise ConfigError("--ingress does not work on Windows; leave it out")
         if self.tls_key is not None and self.tls_cert is None:
             raise ConfigError("--tls-key needs --tls-cert")
         if self.self_signed and self.tls_cert is not None:

@@ -55,6 +55,7 @@ class StreamConnection:
         languages: codes that the model knows.
         meter: counts the audio, and knows how much is allowed.
         full: why no further stream may be opened now, if so.
+        relay: serves a resume of another process's stream to its end; False: it is not one's.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class StreamConnection:
         languages: tuple[str, ...],
         meter: Meter,
         full: Callable[[], tuple[ErrorCode, str] | None],
+        relay: Callable[[Resume], Awaitable[bool]] | None = None,
     ) -> None:
         self._websocket = websocket
         self._codec = codec
@@ -74,6 +76,7 @@ class StreamConnection:
         self._languages = languages
         self._meter = meter
         self._full = full
+        self._relay = relay
         self._protocol = ServerProtocol(codec, languages)
         self._outbox = Outbox()
         # Numbers what is said before there is a stream; then the stream's own.
@@ -235,6 +238,9 @@ class StreamConnection:
         self._stream = self._streams.open(start, self._mailbox, self)
 
     async def _resume(self, resume: Resume) -> None:
+        if self._relay is not None and await self._relay(resume):
+            self._hang_up()
+            return
         try:
             stream = await self._streams.resume(resume, self)
         except ProtocolError as error:

@@ -7,6 +7,7 @@
         ├── ConfigError           a flag or option that cannot be used
         ├── JournalError          the journal cannot be written or read
         ├── ListenError           the address cannot be listened on
+        ├── RemoteJobError        a job failed in the engine's process
         └── ProtocolError         the peer broke the protocol; becomes an ``error`` message
             ├── UnreadableFrame   not a message at all
             ├── UnknownMessage    a message of a type that nobody knows
@@ -27,6 +28,7 @@ __all__ = [
     "JournalError",
     "ListenError",
     "ProtocolError",
+    "RemoteJobError",
     "ServerError",
     "UnknownMessage",
     "UnreadableFrame",
@@ -108,6 +110,16 @@ class ListenError(ServerError):
             f"cannot listen on {self.host} port {self.port} ({self.reason}); "
             "choose another --port (0: a free one), or an address of this machine as --host"
         )
+
+
+class RemoteJobError(ServerError):
+    """A job failed in the engine's process."""
+
+    @classmethod
+    def named(cls, name: str) -> RemoteJobError:
+        """Return an error whose class bears the name of the one that was raised there."""
+        kind = type(name if name.isidentifier() else cls.__name__, (cls,), {})
+        return kind("the engine's process could not run the job; the daemon's log says where")
 
 
 class ProtocolError(ServerError):

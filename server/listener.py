@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -19,28 +20,55 @@ from .config import ServerConfig
 from .errors import ListenError
 from .wire import MAX_FRAME_BYTES
 
-__all__ = ["DaemonServer", "bind"]
+__all__ = ["DaemonServer", "bind", "bind_several", "uvicorn_config"]
 
 # Audio waiting in the kernel while a stream has no room. Small, so that a client's own pings do not
 # wait behind minutes of audio; 256 KiB is still eight seconds at 16 kHz.
 RECEIVE_BUFFER = 256 * 1024
 MAX_HEADER_BYTES = 16 * 1024  # of a request
+BACKLOG = 128  # connections that wait to be accepted
 LINGER_SECONDS = 5.0  # to read what a refused client still sends, so that it sees why
 FAREWELL_SECONDS = 1.0  # for clients to answer the last close frames
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a socket bound to the address, not listening yet; raises ListenError."""
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Return a socket bound to the address, not listening yet; raises ListenError.
+
+    Args:
+        shared: other ``shared`` sockets may be bound to it too, and the system deals out connections.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         sock.bind((host, port))
     except OSError as error:
         sock.close()
         raise ListenError(host, port, error.strerror or str(error)) from None
     return sock
+
+
+def bind_several(host: str, port: int, count: int) -> list[socket.socket]:
+    """Return so many sockets of one address, listening: each gets its share of the connections.
+
+    Raises ListenError.
+    """
+    # One that is not shared first: it fails where another daemon listens, shared or not.
+    with bind(host, port) as probe:
+        port = probe.getsockname()[1]
+    bound: list[socket.socket] = []
+    try:
+        for _ in range(count):
+            bound.append(bind(host, port, shared=True))
+            bound[-1].listen(BACKLOG)
+    except OSError as error:
+        for sock in bound:
+            sock.close()
+        raise ListenError(host, port, error.strerror or str(error)) from None
+    return bound
 
 
 class LingeringWebSocket(WebSocketsSansIOProtocol):
@@ -95,6 +123,28 @@ class PatientHttp(H11Protocol):
             transport.abort()
 
 
+def uvicorn_config(app: ASGIApp, config: ServerConfig) -> uvicorn.Config:
+    """Return how ``app`` is served."""
+    http = type("PatientHttp", (PatientHttp,), {"patience": config.handshake_timeout})
+    return uvicorn.Config(
+        app,
+        http=http,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        ws=LingeringWebSocket,
+        ws_max_size=MAX_FRAME_BYTES,
+        # A pong waits behind audio that waits for room: its lateness proves nothing.
+        ws_ping_timeout=None,
+        ws_per_message_deflate=False,
+        lifespan="off",
+        log_config=None,
+        # Below warnings it logs frames, and addresses with the keys in them.
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+
+
 class DaemonServer(uvicorn.Server):
     """uvicorn, with streams finished before their sockets are closed.
 
@@ -110,26 +160,7 @@ class DaemonServer(uvicorn.Server):
         on_ready: Callable[[], None],
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        http = type("PatientHttp", (PatientHttp,), {"patience": config.handshake_timeout})
-        super().__init__(
-            uvicorn.Config(
-                create_app(hub),
-                http=http,
-                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-                ws=LingeringWebSocket,
-                ws_max_size=MAX_FRAME_BYTES,
-                # A pong waits behind audio that waits for room: its lateness proves nothing.
-                ws_ping_timeout=None,
-                ws_per_message_deflate=False,
-                lifespan="off",
-                log_config=None,
-                # Below warnings it logs frames, and addresses with the keys in them.
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=1,
-            )
-        )
+        super().__init__(uvicorn_config(create_app(hub), config))
         self.config.load()
         self.config.ssl = tls
         self._hub = hub
@@ -151,6 +182,10 @@ class DaemonServer(uvicorn.Server):
                 while self.server_state.connections:  # noqa: ASYNC110 - uvicorn signals no event
                     await asyncio.sleep(0.02)
         await super().shutdown(sockets)
+
+    def request_exit(self) -> None:
+        """Stop as the first signal would; from any thread."""
+        self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop gracefully on the first signal, at once on the second."""

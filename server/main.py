@@ -9,21 +9,24 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from .. import WhisperStreamError
-from .access import is_loopback
-from .app import Hub
+from .access import Gate, is_loopback, read_keys
+from .app import KEYS_VARIABLE, Hub
 from .bridge import Engine
 from .config import ServerConfig
+from .debug_pages import check_debug
 from .errors import ConfigError, ListenError
-from .listener import DaemonServer, bind
+from .listener import DaemonServer, bind, bind_several
+from .logs import configure_logging
+from .reloading import reload
 from .settings import read_settings, to_toml
-from .tls import load_certificate, make_certificate, server_context
+from .supervisor import COMMAND, Supervisor
+from .tls import make_certificate, server_context
 from .wire import STREAM_PATH
 
 __all__ = ["main"]
@@ -34,26 +37,37 @@ EXIT_FAILURE = 1  # something broke while running
 EXIT_USAGE = 2  # it could not start as asked
 EXIT_INTERRUPTED = 130
 
+_Certificate = tuple[str, str | None]
 
-def main(argv: Sequence[str], open_engine: Callable[[ServerConfig], Engine] | None = None) -> int:
+
+def main(
+    argv: Sequence[str],
+    open_engine: Callable[[ServerConfig], Engine] | None = None,
+    ingress_command: Sequence[str] = COMMAND,
+) -> int:
     """Run the daemon until it is told to stop; return the process's exit code.
 
     Args:
         argv: the flags, without the program's name.
         open_engine: what brings the model; None loads the one that the flags name.
+        ingress_command: starts an ingress process, where there are any.
     """
     try:
         config, print_only = read_settings(argv, os.environ)
         if print_only:
             sys.stdout.write(to_toml(config))
             return 0
-        _configure_logging(config.log_level)
-        with bind(config.host, config.port) as sock:  # first: loading a model takes seconds
-            with ExitStack() as cleanup:
-                tls = _certificate(config, cleanup)
-                engine = (open_engine or _open_engine)(config)
-                cleanup.callback(engine.close)
-                asyncio.run(_serve(config, engine, sock, tls))
+        configure_logging(config.log_level)
+        with ExitStack() as cleanup:
+            # first: loading a model takes seconds
+            sockets = [cleanup.enter_context(sock) for sock in _bind(config)]
+            certificate = _certificate(config, cleanup)
+            engine = (open_engine or _open_engine)(config)
+            cleanup.callback(engine.close)
+            if config.ingress:
+                asyncio.run(_supervise(config, engine, sockets, certificate, ingress_command))
+            else:
+                asyncio.run(_serve(config, engine, sockets[0], certificate))
     except WhisperStreamError as error:
         return _say(str(error), EXIT_USAGE)
     except KeyboardInterrupt:
@@ -85,57 +99,96 @@ def _open_engine(config: ServerConfig) -> Engine:
     return engine
 
 
-def _certificate(config: ServerConfig, cleanup: ExitStack) -> ssl.SSLContext | None:
+def _bind(config: ServerConfig) -> list[socket.socket]:
+    if config.ingress:
+        return bind_several(config.host, config.port, config.ingress)
+    return [bind(config.host, config.port)]
+
+
+def _certificate(config: ServerConfig, cleanup: ExitStack) -> _Certificate | None:
+    """Return the paths of certificate and key, which are found to be good; raises ConfigError."""
+    paths: _Certificate
     if config.self_signed:
-        return server_context(*make_certificate(config.host, cleanup))
-    if config.tls_cert is not None:
-        return server_context(config.tls_cert, config.tls_key)
-    return None
+        paths = make_certificate(config.host, cleanup)
+    elif config.tls_cert is not None:
+        paths = config.tls_cert, config.tls_key
+    else:
+        return None
+    server_context(*paths)
+    return paths
 
 
 async def _serve(
-    config: ServerConfig, engine: Engine, sock: socket.socket, tls: ssl.SSLContext | None
+    config: ServerConfig, engine: Engine, sock: socket.socket, certificate: _Certificate | None
 ) -> None:
     try:
         sock.listen(128)
     except OSError as error:
         raise ListenError(config.host, config.port, error.strerror or str(error)) from None
-    url = _url(config, sock.getsockname()[1])
     hub = Hub(engine, config)
+    tls = None if certificate is None else server_context(*certificate)
 
     def ready() -> None:
-        logger.info("listening on %s model=%s", url, engine.model_name)
-        if not (is_loopback(config.host) or hub.entrance.gate.closed):
-            logger.warning(
-                "event=open_to_all host=%s: whoever reaches this address may use it; see --api-keys",
-                config.host,
-            )
-        if not (is_loopback(config.host) or config.tls):
-            logger.warning(
-                "event=not_encrypted host=%s: see --tls-cert, --self-signed", config.host
-            )
-        if config.announce:
-            sys.stdout.write(json.dumps({"url": url}) + "\n")
-            sys.stdout.flush()
+        _say_ready(config, sock, engine.model_name, closed=hub.entrance.gate.closed)
         if config.exit_with_stdin:
-            threading.Thread(target=_watch_stdin, args=(server,), daemon=True).start()
+            _watch_stdin(server.request_exit)
 
     server = DaemonServer(hub, config, ready, tls)
     with contextlib.suppress(NotImplementedError):  # where there is no SIGHUP
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, hub, config, tls)
+        files = certificate if config.tls_cert is not None else None
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGHUP, reload, hub, tls, *(files or (None, None))
+        )
     await server.serve(sockets=[sock])
     logger.info("event=stopped")
 
 
-def _reload(hub: Hub, config: ServerConfig, tls: ssl.SSLContext | None) -> None:
-    """Read keys and certificates again; what cannot be used is told, and the old stays."""
-    try:
-        hub.reload_keys()
-        if tls is not None and config.tls_cert is not None:
-            load_certificate(tls, config.tls_cert, config.tls_key)
-        logger.info("event=reloaded")
-    except ConfigError as error:
-        logger.error("event=reload_failed: %s", error)
+async def _supervise(
+    config: ServerConfig,
+    engine: Engine,
+    sockets: Sequence[socket.socket],
+    certificate: _Certificate | None,
+    command: Sequence[str],
+) -> None:
+    """The same with ingress processes: this one keeps the engine, and serves no client itself."""
+    # Told here, once, and not by every process.
+    gate = Gate(read_keys(config.api_keys, os.environ.get(KEYS_VARIABLE)), (), local=True)
+    check_debug(config, gate)
+    loop = asyncio.get_running_loop()
+
+    def ready() -> None:
+        _say_ready(config, sockets[0], engine.model_name, closed=gate.closed)
+        if config.exit_with_stdin:
+            _watch_stdin(lambda: loop.call_soon_threadsafe(supervisor.stop))
+
+    def stop(number: signal.Signals) -> None:
+        supervisor.stop()
+        loop.remove_signal_handler(
+            number
+        )  # a second one ends this process at once, and so all others
+        signal.signal(number, signal.SIG_DFL)
+
+    supervisor = Supervisor(engine, config, sockets, certificate, ready, command)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    loop.add_signal_handler(signal.SIGHUP, supervisor.signal, signal.SIGHUP)
+    await supervisor.run()
+    logger.info("event=stopped")
+
+
+def _say_ready(config: ServerConfig, sock: socket.socket, model: str, *, closed: bool) -> None:
+    url = _url(config, sock.getsockname()[1])
+    logger.info("listening on %s model=%s", url, model)
+    if not (is_loopback(config.host) or closed):
+        logger.warning(
+            "event=open_to_all host=%s: whoever reaches this address may use it; see --api-keys",
+            config.host,
+        )
+    if not (is_loopback(config.host) or config.tls):
+        logger.warning("event=not_encrypted host=%s: see --tls-cert, --self-signed", config.host)
+    if config.announce:
+        sys.stdout.write(json.dumps({"url": url}) + "\n")
+        sys.stdout.flush()
 
 
 def _url(config: ServerConfig, port: int) -> str:
@@ -143,26 +196,19 @@ def _url(config: ServerConfig, port: int) -> str:
     return f"{'wss' if config.tls else 'ws'}://{host}:{port}{STREAM_PATH}"
 
 
-def _watch_stdin(server: DaemonServer) -> None:
-    """Stop the server when the parent closes our standard input, or is gone."""
-    try:
-        # Not sys.stdin: its lock would still be held here when the interpreter shuts down.
-        while os.read(0, 4096):
-            pass
-    except OSError:
-        pass  # closed from the start: the same as its end
-    server.should_exit = True
+def _watch_stdin(stop: Callable[[], object]) -> None:
+    """Call ``stop`` when the parent closes our standard input, or is gone."""
 
+    def watch() -> None:
+        try:
+            # Not sys.stdin: its lock would still be held here when the interpreter shuts down.
+            while os.read(0, 4096):
+                pass
+        except OSError:
+            pass  # closed from the start: the same as its end
+        stop()
 
-def _configure_logging(level: str) -> None:
-    """Log single lines to stderr. Libraries stay at warnings: at debug they would show messages."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
-    package = __name__.split(".", maxsplit=1)[0]
-    logging.getLogger(package).setLevel(level.upper())
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _say(sentence: str, code: int) -> int:

@@ -9,11 +9,51 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 
+import msgspec
+
 from .pulse import Turnarounds
 
-__all__ = ["Histogram", "Metrics"]
+__all__ = ["Histogram", "Metrics", "MetricsState"]
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+
+
+class HistogramState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a histogram has counted; all of a kind have the same bounds."""
+
+    counts: tuple[int, ...] = ()
+    total: float = 0.0
+
+    def __add__(self, other: HistogramState) -> HistogramState:
+        longest = max(len(self.counts), len(other.counts))
+        mine = (*self.counts, *(0,) * (longest - len(self.counts)))
+        theirs = (*other.counts, *(0,) * (longest - len(other.counts)))
+        counts = tuple(one + two for one, two in zip(mine, theirs, strict=True))
+        return HistogramState(counts=counts, total=self.total + other.total)
+
+
+class MetricsState(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that ``Metrics`` has counted, as a value that can be sent and added."""
+
+    streams_opened: int = 0
+    audio_seconds: float = 0.0
+    refusals: dict[str, int] = {}
+    errors: dict[str, int] = {}
+    histograms: dict[str, HistogramState] = {}
+
+    def __add__(self, other: MetricsState) -> MetricsState:
+        names = {**self.histograms, **other.histograms}
+        none = HistogramState()
+        return MetricsState(
+            streams_opened=self.streams_opened + other.streams_opened,
+            audio_seconds=self.audio_seconds + other.audio_seconds,
+            refusals=dict(Counter(self.refusals) + Counter(other.refusals)),
+            errors=dict(Counter(self.errors) + Counter(other.errors)),
+            histograms={
+                name: self.histograms.get(name, none) + other.histograms.get(name, none)
+                for name in names
+            },
+        )
 
 
 class Histogram:
@@ -27,6 +67,13 @@ class Histogram:
     def observe(self, value: float) -> None:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
+
+    def state(self) -> HistogramState:
+        return HistogramState(counts=tuple(self._counts), total=self._sum)
+
+    def restore(self, state: HistogramState) -> None:
+        if state.counts:
+            self._counts, self._sum = list(state.counts), state.total
 
     def lines(self, name: str) -> list[str]:
         lines, total = [], 0
@@ -51,6 +98,33 @@ class Metrics:
         self.lag = Histogram()  # as told to clients
         self.turnarounds = Turnarounds()  # of live streams, since admission looked last
 
+    @property
+    def _histograms(self) -> dict[str, Histogram]:
+        return {"commit_delay": self.commit_delay, "decode": self.decode_time, "lag": self.lag}
+
+    def state(self) -> MetricsState:
+        """Return what was counted so far."""
+        return MetricsState(
+            streams_opened=self.streams_opened,
+            audio_seconds=self.audio_seconds,
+            refusals=dict(self.refusals),
+            errors=dict(self.errors),
+            histograms={name: each.state() for name, each in self._histograms.items()},
+        )
+
+    @classmethod
+    def of(cls, state: MetricsState) -> Metrics:
+        """Return metrics that have counted ``state``."""
+        metrics = cls()
+        metrics.streams_opened = state.streams_opened
+        metrics.audio_seconds = state.audio_seconds
+        metrics.refusals.update(state.refusals)
+        metrics.errors.update(state.errors)
+        for name, histogram in metrics._histograms.items():
+            if name in state.histograms:
+                histogram.restore(state.histograms[name])
+        return metrics
+
     def text(self, gauges: dict[str, float]) -> str:
         """Return everything, with ``gauges`` (name to present value), in the text format 0.0.4."""
         lines: list[str] = []
@@ -65,11 +139,7 @@ class Metrics:
             full = f"whisper_stream_{name}_total"
             lines.append(f"# TYPE {full} counter")
             lines += [f'{full}{{{label}="{key}"}} {counts[key]}' for key in sorted(counts)]
-        for name, histogram in (
-            ("commit_delay", self.commit_delay),
-            ("decode", self.decode_time),
-            ("lag", self.lag),
-        ):
+        for name, histogram in self._histograms.items():
             full = f"whisper_stream_{name}_seconds"
             lines += [f"# TYPE {full} histogram", *histogram.lines(full)]
         for name, gauge in gauges.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ import numpy as np
 from .. import __version__
 from ..streamer.config import SAMPLE_RATE
 from ..streamer.jobs import DecodeJob
+from .figures import Figures
 from .interfaces import Engine
 
 __all__ = ["Readiness", "gauges", "health", "plain"]
@@ -51,24 +51,39 @@ class Readiness:
         return True
 
 
-def health(*, draining: bool, model: str, streams: int, engine: object) -> dict[str, Any]:
+def health(
+    *, draining: bool, model: str, figures: Figures, processes: int, engine: object
+) -> dict[str, Any]:
     """Return the body of ``/healthz``: ``engine`` is whatever the engine's statistics() gave.
 
-    ``cpu_seconds`` is what this process has used of the processors since it began.
+    ``cpu_seconds`` and ``memory_bytes`` are those of all processes of the daemon; ``gpu`` is there
+    where the model runs on one.
     """
+    gpu = {} if figures.gpu is None else {"gpu": msgspec.to_builtins(figures.gpu)}
     return {
         "status": "stopping" if draining else "ok",
         "version": __version__,
         "model": model,
-        "streams": streams,
-        "cpu_seconds": round(time.process_time(), 3),
+        "processes": processes,
+        "streams": figures.connections,
+        "cpu_seconds": round(figures.cpu_seconds, 3),
+        "memory_bytes": figures.memory_bytes,
+        **gpu,
         "engine": plain(engine),
     }
 
 
-def gauges(*, streams: int, connections: int, load: float, engine: object) -> dict[str, float]:
-    """Return present values for ``/metrics``; the engine's numbers under ``engine_``."""
-    values = {"streams": float(streams), "connections": float(connections), "load": load}
+def gauges(figures: Figures, *, load: float, engine: object) -> dict[str, float]:
+    """Return present values for ``/metrics``; the engine's numbers under ``engine_``, the GPU's under ``gpu_``."""
+    values = {
+        "streams": float(figures.streams),
+        "connections": float(figures.connections),
+        "load": load,
+        "cpu_seconds": figures.cpu_seconds,
+        "memory_bytes": float(figures.memory_bytes),
+    }
+    for name, value in ({} if figures.gpu is None else msgspec.to_builtins(figures.gpu)).items():
+        values[f"gpu_{name}"] = float(value)
     for name, value in plain(engine).items():
         if isinstance(value, (int, float)):
             values[f"engine_{name}"] = float(value)

@@ -22,6 +22,7 @@ from .interfaces import Engine
 from .journal import Journal, StreamRow
 from .mailbox import Mailbox
 from .metrics import Metrics
+from .place import Place
 from .recording import Recording
 from .restoring import restored, row_of
 from .stream import Holder, LiveStream, StreamJournal, hash_token, token_fits, where
@@ -44,10 +45,12 @@ class Streams:
         config: ServerConfig,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
+        place: Place | None = None,
     ) -> None:
         self._engine = engine
         self._config = config
         self._metrics = metrics
+        self._place = place or Place()
         self._journal = Journal(Path(config.journal)) if config.journal else None
         keep = config.retain_seconds
         # What the /debug page shows; None: there is none.
@@ -68,6 +71,10 @@ class Streams:
         """Seconds of audio that each open stream has received, by its id."""
         return {s.id: s.seconds_in for s in self._live.values() if not s.finished}
 
+    def _others(self) -> int:
+        """How many other streams there are, from the view of one; in all processes."""
+        return max(len(self), self._place.open[0]) - 1
+
     @property
     def journaled(self) -> bool:
         return self._journal is not None
@@ -78,7 +85,7 @@ class Streams:
         """Open the stream that ``start`` asks for, and answer ``ready``."""
         english_only = not self._engine.languages
         config = self._config.stream_config(start, english_only=english_only)
-        stream_id, token = secrets.token_hex(8), secrets.token_urlsafe(24)
+        stream_id, token = self._place.new_id(), secrets.token_urlsafe(24)
         mailbox.keep = start.resume and self._config.resume_seconds > 0
         stream = self._make(stream_id, hash_token(token), start, config, mailbox)
         journal = self._journal if mailbox.keep else None
@@ -100,7 +107,7 @@ class Streams:
         )
         self._live[stream_id] = stream
         stream.holder = holder
-        stream.run(self._engine, self._metrics, lambda: len(self) - 1)
+        stream.run(self._engine, self._metrics, self._others)
         self._metrics.streams_opened += 1
         logger.info(
             "event=stream_opened stream=%s encoding=%s sample_rate=%d channels=%d",
@@ -192,7 +199,8 @@ class Streams:
         if self._journal is None:
             return
         self._archive.sweep_journal()
-        self._dormant = {row.id: row for row in self._journal.streams() if not row.done}
+        rows = [row for row in self._journal.streams() if self._place.owns(row.id)]
+        self._dormant = {row.id: row for row in rows if not row.done}
         if self._dormant:
             logger.info("event=streams_recovered streams=%d", len(self._dormant))
             loop = asyncio.get_running_loop()
@@ -299,6 +307,6 @@ class Streams:
             self._journal.finish_stream(row.id)
             return None
         self._live[row.id] = stream
-        stream.run(self._engine, self._metrics, lambda: len(self) - 1)
+        stream.run(self._engine, self._metrics, self._others)
         logger.info("event=stream_restored stream=%s", row.id)
         return stream

@@ -1,0 +1,179 @@
+"""The engine as an ingress process sees it: jobs go to another process, and results come back. No torch."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+
+from ..model.tokenizer import get_tokenizer
+from ..streamer.config import StreamConfig
+from ..streamer.detectors import make_detector
+from ..streamer.engine import EngineStatistics
+from ..streamer.errors import EngineClosedError
+from ..streamer.jobs import DecodeJob, DecodeResult
+from ..streamer.session import StreamSession
+from .errors import RemoteJobError
+from .figures import Figures
+from .ipc import (
+    Cancel,
+    Channel,
+    Collect,
+    Collected,
+    Failure,
+    Hello,
+    Job,
+    Ready,
+    Report,
+    Result,
+    Statistics,
+)
+
+__all__ = ["RemoteEngine"]
+
+_LANGUAGES = 99  # of a multilingual vocabulary that says nothing else
+_COLLECT_SECONDS = 2.0
+
+logger = logging.getLogger(__name__)
+
+
+class RemoteEngine:
+    """``submit`` may be called from any thread; ``collect`` belongs to the event loop.
+
+    Args:
+        channel: to the engine's process, which has said ``hello``.
+        on_lost: called on a thread once that process is gone.
+    """
+
+    def __init__(self, channel: Channel, hello: Hello, on_lost: Callable[[], None]) -> None:
+        self.model_name = hello.model
+        self.languages = hello.languages
+        # Asked by the engine's process for the figures of this one; on the event loop. Set by Hub.
+        self.figures: Callable[[], Figures] = Figures
+        self._channel = channel
+        self._on_lost = on_lost
+        # Loaded now: no stream's first prompt should wait for it.
+        self._codec = get_tokenizer(
+            bool(hello.languages), num_languages=max(_LANGUAGES, len(hello.languages))
+        )
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._jobs: dict[int, Future[DecodeResult]] = {}
+        self._collecting: dict[int, asyncio.Future[Figures]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._statistics: dict[str, int | float] = {}
+        self._closed = False
+        self._reader = threading.Thread(target=self._read, name="results", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take results; call it in the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._reader.start()
+
+    def new_session(self, config: StreamConfig) -> StreamSession:
+        """Raises DetectorError where its detector is missing."""
+        return StreamSession(config, make_detector(config.detector), self._codec)
+
+    def submit(self, job: DecodeJob) -> Future[DecodeResult]:
+        """Send ``job`` on its way. Cancelling the future drops it there, if it has not begun.
+
+        Raises EngineClosedError once the other process is gone.
+        """
+        future: Future[DecodeResult] = Future()
+        with self._lock:
+            if self._closed:
+                raise EngineClosedError
+            number = next(self._numbers)
+            self._jobs[number] = future
+        future.add_done_callback(partial(self._given_up, number))
+        self._channel.send(Job.of(number, job), job.audio)
+        return future
+
+    def statistics(self) -> object:
+        """What the engine said of itself, at most a moment ago."""
+        fields = self._statistics
+        if set(fields) == set(EngineStatistics._fields):
+            return EngineStatistics(**fields)  # type: ignore[arg-type]
+        return fields
+
+    async def collect(self) -> Figures | None:
+        """Return the figures of all processes; None if they do not come in time."""
+        assert self._loop is not None
+        number = next(self._numbers)
+        future = self._collecting[number] = self._loop.create_future()
+        self._channel.send(Collect(id=number))
+        try:
+            async with asyncio.timeout(_COLLECT_SECONDS):
+                return await future
+        except TimeoutError:
+            return None
+        finally:
+            del self._collecting[number]
+
+    def ready(self) -> None:
+        """Tell the engine's process that connections are accepted here."""
+        self._channel.send(Ready())
+
+    def report(self, number: int = 0) -> None:
+        """Tell the engine's process the figures of this one."""
+        self._channel.send(Report(id=number, figures=self.figures()))
+
+    def close(self) -> None:
+        """Hang up. What is not answered yet is cancelled."""
+        self._end()
+        self._channel.close()
+
+    def _given_up(self, number: int, future: Future[DecodeResult]) -> None:
+        if future.cancelled():
+            with self._lock:
+                known = self._jobs.pop(number, None)
+            if known is not None:
+                self._channel.send(Cancel(id=number))
+
+    def _read(self) -> None:
+        assert self._loop is not None
+        while (received := self._channel.receive()) is not None:
+            match received[0]:
+                case Result(id=number, result=result):
+                    self._answer(number, result)
+                case Failure(id=number, error=name):
+                    self._answer(number, None if name is None else RemoteJobError.named(name))
+                case Statistics(fields=fields):
+                    self._statistics = fields
+                case Collect(id=number):
+                    self._loop.call_soon_threadsafe(self.report, number)
+                case Collected(id=number, figures=figures):
+                    self._loop.call_soon_threadsafe(self._collected, number, figures)
+        if not self._closed:
+            self._end()
+            self._on_lost()
+
+    def _answer(self, number: int, answer: DecodeResult | Exception | None) -> None:
+        with self._lock:
+            future = self._jobs.pop(number, None)
+        if future is None:
+            return  # given up meanwhile
+        if answer is None:
+            future.cancel()
+        elif not future.set_running_or_notify_cancel():
+            return  # given up at this very moment
+        elif isinstance(answer, DecodeResult):
+            future.set_result(answer)
+        else:
+            future.set_exception(answer)
+
+    def _collected(self, number: int, figures: Figures) -> None:
+        future = self._collecting.get(number)
+        if future is not None and not future.done():
+            future.set_result(figures)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._closed = True
+            waiting, self._jobs = self._jobs, {}
+        for future in waiting.values():
+            future.cancel()
