@@ -117,7 +117,8 @@ class SlotDecoder:
         }
         self._graphs: dict[tuple[int, int], _Graph] = {}
         self._pool: Any = None  # the memory that all graphs share
-        self._capturing = graphs and model.device.type == "cuda"
+        # a step without a graph gives the same, and is what graphs are compared with
+        self.capturing = graphs and model.device.type == "cuda"
 
     # Audio
 
@@ -179,7 +180,7 @@ class SlotDecoder:
     def step(self, feeds: Sequence[Feed]) -> list[Choices]:
         """Runs rows of a few tokens each (at most ``widest``)."""
         width = 1 if all(len(feed.tokens) == 1 for feed in feeds) else _WIDTHS[-1]
-        if not self._capturing:
+        if not self.capturing:
             return self.prefill(feeds)
         rows = next((size for size in _ROWS if size >= len(feeds)), None)
         if rows is None or rows > self.slots:
@@ -209,6 +210,10 @@ class SlotDecoder:
             for row, feed in enumerate(feeds)
         ]
 
+    def graph(self, rows: int, width: int) -> torch.cuda.CUDAGraph:
+        """The captured step of ``rows`` rows of ``width`` tokens."""
+        return (self._graphs.get((rows, width)) or self._capture(rows, width)).graph
+
     @property
     def widest(self) -> int:
         """The most tokens that a row may feed in a step."""
@@ -216,7 +221,7 @@ class SlotDecoder:
 
     def warm_up(self) -> None:
         """Captures the steps of all sizes, so that nobody waits for that."""
-        if self._capturing:
+        if self.capturing:
             for rows in [size for size in _ROWS if size < self.slots] + [self.slots]:
                 for width in _WIDTHS:
                     if (rows, width) not in self._graphs:
