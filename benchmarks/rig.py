@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -34,8 +35,8 @@ _SCRIPTED = (
 class Daemon:
     """A daemon in a process of its own, on a port that stays the same."""
 
-    def __init__(self, model: str, *flags: str) -> None:
-        """``model``: a model's name, or ``scripted``."""
+    def __init__(self, model: str, *flags: str, log: Path | None = None) -> None:
+        """``model``: a model's name, or ``scripted``; ``log``: a file for what it logs."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
@@ -43,6 +44,7 @@ class Daemon:
         named = [] if model == "scripted" else ["--model", model]
         common = ["--port", str(self.port), "--announce", "--log-level", "error"]
         self._command = [sys.executable, *program, *common, *named, *flags]
+        self._log = log
         self._process: Process | None = None
 
     @property
@@ -55,9 +57,11 @@ class Daemon:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, stdout=PIPE, stderr=DEVNULL, cwd=ROOT, env=os.environ
-        )
+        with contextlib.ExitStack() as opened:
+            stderr = DEVNULL if self._log is None else opened.enter_context(self._log.open("ab"))
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdout=PIPE, stderr=stderr, cwd=ROOT, env=os.environ
+            )
         assert self._process.stdout is not None
         if not await self._process.stdout.readline():
             raise RuntimeError("the daemon did not start")
@@ -70,8 +74,8 @@ class Daemon:
 
 
 @asynccontextmanager
-async def running(model: str, *flags: str) -> AsyncIterator[Daemon]:
-    daemon = Daemon(model, *flags)
+async def running(model: str, *flags: str, log: Path | None = None) -> AsyncIterator[Daemon]:
+    daemon = Daemon(model, *flags, log=log)
     await daemon.start()
     try:
         yield daemon

@@ -127,6 +127,7 @@ class Hub:
         gate = self.entrance.gate
         key = key_of(request.headers, request.query_params, ())
         if gate.closed and gate.account(key) is None:
+            self.metrics.refuse("key")
             return PlainTextResponse("a valid key is needed\n", status_code=401)
         figures = await self.place.collect(self.figures())
         present = gauges(figures, load=self._admission.load, engine=self._engine.statistics())

@@ -117,7 +117,9 @@ class StreamConnection:
                 task.cancel()
             await asyncio.gather(writer, reader, return_exceptions=True)
             seconds = self._loop.time() - started
-            logger.info("event=stream_closed stream=%s seconds=%.1f", self._name, seconds)
+            # Whoever only knocks is counted in the metrics, if refused; lines are for streams.
+            level = logging.DEBUG if self._stream is None else logging.INFO
+            logger.log(level, "event=stream_closed stream=%s seconds=%.1f", self._name, seconds)
             if self._stream is not None:
                 self._stream.mailbox.detach(self._outbox)
                 await self._streams.leave(self._stream, self)

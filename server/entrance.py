@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 
 from starlette.responses import PlainTextResponse
@@ -18,8 +17,6 @@ from .metrics import Metrics
 from .wire import SUBPROTOCOLS, Error
 
 __all__ = ["Entrance", "Refusal"]
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +67,7 @@ class Entrance:
         """
         refusal = self._why_full(streams, account)
         if refusal is not None:
-            self._metrics.refusals[refusal[0]] += 1
-            logger.info("event=refused reason=%s", refusal[0])
+            self._metrics.refuse(refusal[0])
         else:
             self._admission.admitted(asyncio.get_running_loop().time())
         return refusal
@@ -91,8 +87,7 @@ class Entrance:
 
     async def refuse(self, websocket: WebSocket, refusal: Refusal) -> None:
         """Answer the handshake with HTTP."""
-        self._metrics.refusals[refusal.reason] += 1
-        logger.info("event=refused reason=%s", refusal.reason)
+        self._metrics.refuse(refusal.reason)
         await websocket.send_denial_response(
             PlainTextResponse(refusal.sentence + "\n", status_code=refusal.status)
         )
@@ -100,7 +95,7 @@ class Entrance:
     async def turn_away(self, websocket: WebSocket, codec: Codec) -> None:
         """Say on an accepted websocket that there are too many; browsers see nothing else."""
         code = ErrorCode.TOO_MANY_STREAMS
-        self._metrics.refusals[code] += 1
+        self._metrics.refuse(code)
         text = "there are too many connections; try again later"
         frame = codec.encode(Error(seq=1, code=code, message=text))
         await (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import ssl
@@ -12,12 +13,14 @@ from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from .app import Hub, create_app
 from .config import ServerConfig
 from .errors import ListenError
+from .refusals import SELDOM
 from .wire import MAX_FRAME_BYTES
 
 __all__ = ["DaemonServer", "bind", "bind_several", "uvicorn_config"]
@@ -72,10 +75,18 @@ def bind_several(host: str, port: int, count: int) -> list[socket.socket]:
 
 
 class LingeringWebSocket(WebSocketsSansIOProtocol):
-    """After a frame that breaks the websocket rules, reads on until the client has seen the close.
+    """A refusal is no fault of ours: it is not logged as one.
+
+    After a frame that breaks the websocket rules, reads on until the client has seen the close.
 
     Closing a socket with unread data resets it, and the client would never learn the reason.
     """
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send to the client; the last piece of a refusal completes the handshake too."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True
 
     def handle_parser_exception(self) -> None:
         """Send the close frame and the end of the stream, then discard what still comes."""
@@ -95,18 +106,17 @@ class LingeringWebSocket(WebSocketsSansIOProtocol):
 
 
 class PatientHttp(H11Protocol):
-    """Closes connections whose first request takes too long: each would hold a descriptor for ever."""
+    """Closes connections whose request takes too long to come: each would hold a descriptor for ever."""
 
     patience = 10.0  # seconds
+    refused: Callable[[str], None] = staticmethod(lambda reason: None)  # is told of each
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._head = b""  # of the first request, until it is whole
-        self._head_seen = False
-        self.loop.call_later(self.patience, self._look, transport)
+        self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """Refuse a first request whose head is too long, even if it comes in one piece."""
+        """Refuse a request whose head is too long, even if it comes in one piece."""
         if not self._head_seen:
             self._head += data[: MAX_HEADER_BYTES + 1]
             self._head_seen = b"\r\n\r\n" in self._head[:MAX_HEADER_BYTES]
@@ -117,15 +127,43 @@ class PatientHttp(H11Protocol):
                 self._head = b""
         super().data_received(data)
 
-    def _look(self, transport: asyncio.Transport) -> None:
-        waiting = transport.get_protocol() is self and self.cycle is None
-        if waiting and not transport.is_closing():
-            transport.abort()
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """Another request may come on the same connection."""
+        self._timer.cancel()
+        self._await_head()
+        super().on_response_complete()
+
+    def _await_head(self) -> None:
+        self._head = b""  # of the request, until it is whole
+        self._head_seen = False
+        self._timer = self.loop.call_later(self.patience, self._look)
+
+    def _look(self) -> None:
+        transport = self.transport
+        served = self.cycle is not None and not self.cycle.response_complete
+        if served or transport.get_protocol() is not self or transport.is_closing():
+            return
+        if self._head or self.cycle is None:
+            self.refused("slow_request")
+        transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no request."""
+        self.refused("bad_request")
+        super().send_400_response(msg)
 
 
-def uvicorn_config(app: ASGIApp, config: ServerConfig) -> uvicorn.Config:
-    """Return how ``app`` is served."""
-    http = type("PatientHttp", (PatientHttp,), {"patience": config.handshake_timeout})
+def uvicorn_config(
+    app: ASGIApp, config: ServerConfig, refused: Callable[[str], None] = lambda reason: None
+) -> uvicorn.Config:
+    """Return how ``app`` is served; ``refused`` is told of what never becomes a request of it."""
+    logging.getLogger("uvicorn.error").addFilter(SELDOM)
+    settings = {"patience": config.handshake_timeout, "refused": staticmethod(refused)}
+    http = type("PatientHttp", (PatientHttp,), settings)
     return uvicorn.Config(
         app,
         http=http,
@@ -160,7 +198,7 @@ class DaemonServer(uvicorn.Server):
         on_ready: Callable[[], None],
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(uvicorn_config(create_app(hub), config))
+        super().__init__(uvicorn_config(create_app(hub), config, hub.metrics.refuse))
         self.config.load()
         self.config.ssl = tls
         self._hub = hub

@@ -12,6 +12,7 @@ from collections import Counter
 import msgspec
 
 from .pulse import Turnarounds
+from .refusals import Refusals
 
 __all__ = ["Histogram", "Metrics", "MetricsState"]
 
@@ -92,11 +93,16 @@ class Metrics:
         self.streams_opened = 0
         self.audio_seconds = 0.0
         self.refusals: Counter[str] = Counter()  # by error code, or the handshake's reason
+        self._refusals = Refusals(self.refusals)
         self.errors: Counter[str] = Counter()  # by error code
         self.commit_delay = Histogram()  # from a word's end to its commit, in stream time
         self.decode_time = Histogram()  # from a job's asking to its answer
         self.lag = Histogram()  # as told to clients
         self.turnarounds = Turnarounds()  # of live streams, since admission looked last
+
+    def refuse(self, reason: str) -> None:
+        """Count a refusal, and log it if the last line of its kind is not too fresh."""
+        self._refusals.note(reason)
 
     @property
     def _histograms(self) -> dict[str, Histogram]:

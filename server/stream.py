@@ -194,6 +194,10 @@ class LiveStream:
         """Lets others read along, and nothing else; the same after a restart."""
         return hmac.new(self.token_hash, b"watch", "sha256").hexdigest()[:32]
 
+    def reads_with(self, key: str) -> bool:
+        """Whether ``key`` is the reader's key; takes the same time for every wrong one."""
+        return hmac.compare_digest(key.encode(), self.reader_key.encode())
+
     @property
     def watch_path(self) -> str:
         return f"/v1/sessions/{self.id}/watch?key={self.reader_key}"

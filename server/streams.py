@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import secrets
 import time
@@ -121,6 +120,7 @@ class Streams:
         # A wrong token is answered as an unknown session: it gives nothing away. One that has expired
         # may still be finishing, but what it said meanwhile was not kept.
         if stream is None or not stream.knows(resume.token) or not stream.mailbox.keep:
+            self._metrics.refuse("session")
             raise ProtocolError(
                 ErrorCode.UNKNOWN_SESSION,
                 "no session of this name and token can be resumed; it may have expired: start anew",
@@ -150,10 +150,10 @@ class Streams:
     def watch(self, stream_id: str, key: str) -> LiveStream | None:
         """Return an open stream to somebody who may read it: who has its token or its reader's key."""
         stream = self._live.get(stream_id)
-        if stream is None:
-            return None
-        allowed = stream.knows(key) or hmac.compare_digest(key.encode(), stream.reader_key.encode())
-        return stream if allowed else None
+        if stream is not None and (stream.knows(key) or stream.reads_with(key)):
+            return stream
+        self._metrics.refuse("session")
+        return None
 
     # Transcripts
 
@@ -187,7 +187,10 @@ class Streams:
             if stream is None
             else Transcript(token_hash=stream.token_hash, segments=stream.segments)
         )
-        return found if found is not None and token_fits(token, found.token_hash) else None
+        if found is not None and token_fits(token, found.token_hash):
+            return found
+        self._metrics.refuse("session")
+        return None
 
     # A daemon's beginning and end
 

@@ -20,6 +20,7 @@ SHORT = {
     "fuzz": ["--inputs", "2000"],
     # The slack keeps the clock out of the test: what is judged here is that no word is lost.
     "fairness": ["--model", "scripted", "--speed", "10", "--repeat", "1", "--slack", "60"],
+    "abuse": ["--wrong", "100", "--slow", "5", "--patience", "0.2"],
     "overload": ["--model", "scripted", "--max-streams", "3", "--speed", "4", "--every", "0.2"]
     + ["--hold", "1.5"],
 }
@@ -29,6 +30,7 @@ WANTED: dict[str, dict[str, Any]] = {
     "soak": {"leaked": None},
     "fuzz": {"crashes": 0, "healthy_stream_unchanged": True},
     "fairness": {"words_alone": 88, "words_beside": 88},
+    "abuse": {"descriptors_grown": 0, "secrets_or_tracebacks_logged": False},
     "overload": {"accepted": 3, "lost": 0, "gaps": 0, "unexplained": 0},
 }
 
