@@ -16,7 +16,7 @@ from .errors import UsageError
 from .load_capacity import find_capacity
 from .load_flags import LoadOptions, parse_options
 from .load_plan import make_plans
-from .load_report import figures_of, keeps_up, table
+from .load_report import figures_of, keeps_up, table, use_of
 from .load_run import LoadRun, run_load
 from .terminal import print_notice
 
@@ -95,7 +95,7 @@ class _Load:
             spread=options.spread,
             seed=options.seed,
         )
-        run = await run_load(url, plans, options.processes)
+        run = await run_load(url, plans, options.processes, options.key)
         figures = figures_of(run, count_errors)
         self._runs[streams] = run, figures
         return figures
@@ -103,7 +103,7 @@ class _Load:
     def _lines(self, figures: dict[str, Any]) -> str:
         listed = figures["each"][:_LISTED]
         rows = [(str(row["stream"]), row) for row in listed]
-        lines = table([*rows, ("all", figures)], "stream")
+        lines = table([*rows, ("all", figures)], "stream") + use_of(figures)
         if left_out := len(figures["each"]) - len(listed):
             lines += f"{left_out} more streams: --json lists them all\n"
         for reason, count in figures["reasons"].items():

@@ -12,7 +12,7 @@ from pathlib import Path
 from .dial import stream_url
 from .embed import DaemonOptions
 from .errors import UsageError
-from .flags import PROGRAM, Parser
+from .flags import KEY_VARIABLE, PROGRAM, Parser
 from .load_clips import LoadClip, choose_language, read_clips
 
 __all__ = ["LoadOptions", "parse_options"]
@@ -32,6 +32,7 @@ class LoadOptions:
     seed: int
     processes: int
     server: str | None
+    key: str | None
     daemon: DaemonOptions
     json: bool
     picture: Path | None
@@ -45,6 +46,8 @@ def parse_options(argv: Sequence[str]) -> LoadOptions:
             if getattr(given, flag[2:].replace("-", "_")) is not None:
                 raise UsageError(f"{flag} is for an embedded daemon; leave it out with --server")
         stream_url(given.server)
+    elif given.key is not None:
+        raise UsageError("--key is for a daemon that runs already; name it with --server")
     if given.most < given.streams and given.find_capacity:
         raise UsageError("--most is where the search ends: not less than --streams")
     if given.picture is not None and not given.picture.absolute().parent.is_dir():
@@ -65,6 +68,7 @@ def parse_options(argv: Sequence[str]) -> LoadOptions:
         seed=given.seed,
         processes=given.processes or os.cpu_count() or 1,
         server=given.server,
+        key=(given.key or os.environ.get(KEY_VARIABLE) or None) if given.server else None,
         daemon=DaemonOptions(
             model=model,
             device=given.device,
@@ -90,6 +94,8 @@ def _parser() -> Parser:
     add("files", nargs="+", type=Path, metavar="FILE", help=files)
     add("--streams", type=_count, default=1, metavar="N", help="connections (default: 1)")
     add("--server", metavar="URL", help="use the daemon at ws://host:port, not an embedded one")
+    key = f"of that daemon, where it wants one; better kept in {KEY_VARIABLE}: others can see flags"
+    add("--key", metavar="KEY", help=key)
     add("--language", metavar="CODE", help="only recordings in it, or of unknown language")
     more = "play recordings one after the other until so much was spoken (default: one each)"
     add("--seconds", type=_seconds, default=0.0, metavar="S", help=more)

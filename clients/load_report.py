@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .load_scoring import Errors
     from .load_stream import StreamOutcome
 
-__all__ = ["figures_of", "keeps_up", "percentile", "reasons", "table"]
+__all__ = ["figures_of", "keeps_up", "percentile", "reasons", "table", "use_of"]
 
 _SECONDS: Callable[[Any], str] = "{:.2f}".format
 _COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
@@ -53,6 +53,8 @@ def figures_of(run: LoadRun, score: Callable[..., Errors | None]) -> dict[str, A
     errors = [_errors(plan, outcome, score) for plan, outcome in pairs]
     audio = sum(outcome.audio_seconds for outcome in run.outcomes)
     cpu = None if run.cpu_seconds is None or not audio else run.cpu_seconds / audio
+    played = sum(outcome.refused is None for outcome in run.outcomes)
+    memory = None if run.memory_growth is None or not played else run.memory_growth // played
     delays = [delay for outcome in run.outcomes for delay in outcome.delays]
     return _rounded(
         {
@@ -65,6 +67,10 @@ def figures_of(run: LoadRun, score: Callable[..., Errors | None]) -> dict[str, A
             "failed": sum(outcome.failed is not None for outcome in run.outcomes),
             "wer": _rate([each for each in errors if each is not None]),
             "cpu_per_audio_second": cpu,
+            "memory_per_stream": memory,
+            "gpu_utilization": run.gpu_utilization,
+            "gpu_memory": run.gpu_memory,
+            "player_cpu_per_audio_second": run.player_cpu_seconds / audio if audio else None,
             "reasons": dict(reasons(run.outcomes)),
         }
     ) | {"each": [_row(plan, one, found) for (plan, one), found in zip(pairs, errors, strict=True)]}
@@ -96,6 +102,18 @@ def table(rows: Sequence[tuple[str, Mapping[str, Any]]], head: str) -> str:
         ]
         lines.append("  ".join([f"{name:<{width}}", *cells]))
     return "\n".join(lines) + "\n"
+
+
+def use_of(figures: Mapping[str, Any]) -> str:
+    """A line on what the server used besides processor time; empty where it does not tell."""
+    parts = []
+    if figures["memory_per_stream"] is not None:
+        parts.append(f"{figures['memory_per_stream'] / 2**20:.2f} MiB of memory a stream")
+    if figures["gpu_utilization"] is not None:
+        parts.append(f"GPU busy {figures['gpu_utilization']:.0%} of the time")
+    if figures["gpu_memory"] is not None:
+        parts.append(f"{figures['gpu_memory'] / 2**30:.2f} GiB of its memory")
+    return f"server: {', '.join(parts)}\n" if parts else ""
 
 
 def _row(plan: StreamPlan, outcome: StreamOutcome, errors: Errors | None) -> dict[str, Any]:

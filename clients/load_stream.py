@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 
 import msgspec
@@ -11,14 +10,14 @@ import msgspec
 from ..server import wire
 from ..server.errors import ErrorCode
 from .errors import ConnectError, ConnectionLost, RemoteError, StreamError
+from .load_line import LoadLine, Piece, cut, open_line
 from .load_plan import PAUSE_SECONDS, StreamPlan
-from .source import CHUNK_SAMPLES, SAMPLE_RATE, Pacer
-from .stream import StreamConnection, connect
+from .source import SAMPLE_RATE, Pacer
 
 __all__ = ["DRAIN_SECONDS", "StreamOutcome", "play_stream"]
 
 DRAIN_SECONDS = 60.0  # for the last words, once all audio is sent
-_BYTES = 2  # of one sample
+_SILENCE = cut(bytes(round(PAUSE_SECONDS * SAMPLE_RATE) * 2))
 _FULL_STATUS = (429, 503)
 _TRY_AGAIN_LATER = 1013
 _FULL = (ErrorCode.TOO_MANY_STREAMS, "overloaded", "limit_reached")
@@ -37,15 +36,15 @@ class StreamOutcome(msgspec.Struct, kw_only=True):
     failed: str | None = None
 
 
-async def play_stream(plan: StreamPlan, audio: Sequence[bytes], url: str) -> StreamOutcome:
-    """Play ``audio`` (s16le mono at 16 kHz, one of each clip) on one connection; never raises
-    StreamError."""
+async def play_stream(
+    plan: StreamPlan, audio: Sequence[Sequence[Piece]], url: str, key: str | None = None
+) -> StreamOutcome:
+    """Play ``audio``, the pieces of each clip, on one connection; never raises StreamError."""
     await asyncio.sleep(plan.delay)
     play = _Play(plan, audio)
     try:
-        start = wire.Start(language=plan.language)
-        async with connect(url, start, reconnect_seconds=0.0) as stream:
-            await play.converse(stream)
+        async with open_line(url, wire.Start(language=plan.language), key) as line:
+            await play.converse(line)
     except StreamError as error:
         reason = None if play.opened else _refusal(error)
         play.outcome.refused = reason
@@ -66,21 +65,22 @@ def _refusal(error: StreamError) -> str | None:
 
 
 class _Play:
-    def __init__(self, plan: StreamPlan, audio: Sequence[bytes]) -> None:
-        silence = bytes(round(PAUSE_SECONDS * SAMPLE_RATE) * _BYTES)
-        self._pcm = silence.join(audio)
+    def __init__(self, plan: StreamPlan, audio: Sequence[Sequence[Piece]]) -> None:
+        self._pieces: list[Piece] = []
+        for number, pieces in enumerate(audio):
+            self._pieces += [*(_SILENCE if number else ()), *pieces]
         self._began = 0.0  # when the first sample was spoken, on the loop's clock
         self.opened = False
         self.outcome = StreamOutcome(stream=plan.stream, delays=[])
 
-    async def converse(self, stream: StreamConnection) -> None:
+    async def converse(self, line: LoadLine) -> None:
         """Send all, and take messages until the server is done."""
-        length = len(self._pcm) / _BYTES / SAMPLE_RATE
+        length = sum(piece.samples for piece in self._pieces) / SAMPLE_RATE
         try:
             async with asyncio.timeout(length + DRAIN_SECONDS):
                 async with asyncio.TaskGroup() as group:
-                    sender = group.create_task(self._send(stream))
-                    async for message in stream:
+                    sender = group.create_task(self._send(line))
+                    async for message in line.messages():
                         self._take(message)
                     sender.cancel()
         except TimeoutError:
@@ -88,23 +88,20 @@ class _Play:
         except ExceptionGroup as group_error:
             raise group_error.exceptions[0] from None
 
-    async def _send(self, stream: StreamConnection) -> None:
+    async def _send(self, line: LoadLine) -> None:
         clock = asyncio.get_running_loop().time
         self._began = clock()
         pacer = Pacer(1.0, clock)
         pacer.delay(0)
-        view = memoryview(self._pcm)
-        # The receiver reports a lost connection, with all that arrived before it was lost.
-        with contextlib.suppress(ConnectionLost):
-            for at in range(0, len(view), CHUNK_SAMPLES * _BYTES):
-                chunk = view[at : at + CHUNK_SAMPLES * _BYTES]
-                due = (at + len(chunk)) // _BYTES
-                await asyncio.sleep(pacer.delay(due))
-                late = clock() - self._began - due / SAMPLE_RATE
-                self.outcome.late_max = max(self.outcome.late_max, late)
-                await stream.send_audio(bytes(chunk))
-                self.outcome.audio_seconds = due / SAMPLE_RATE
-            await stream.eos()
+        due = 0
+        for piece in self._pieces:
+            due += piece.samples
+            await asyncio.sleep(pacer.delay(due))
+            late = clock() - self._began - due / SAMPLE_RATE
+            self.outcome.late_max = max(self.outcome.late_max, late)
+            await line.send(piece.frame)
+            self.outcome.audio_seconds = due / SAMPLE_RATE
+        await line.end()
 
     def _take(self, message: wire.ServerMessage) -> None:
         now = asyncio.get_running_loop().time()

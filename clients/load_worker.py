@@ -10,14 +10,16 @@ import asyncio
 import os
 import sys
 import threading
+import time
 
 import msgspec
 
+from .load_line import Piece, cut
 from .load_plan import StreamPlan
 from .load_stream import StreamOutcome, play_stream
 from .source import AudioSource
 
-__all__ = ["Assignment", "main"]
+__all__ = ["Assignment", "Share", "main"]
 
 READY, GO = b"ready\n", b"go\n"
 
@@ -25,6 +27,14 @@ READY, GO = b"ready\n", b"go\n"
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     plans: tuple[StreamPlan, ...]
+    key: str | None = None
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What an assignment came to; ``cpu_seconds`` were used for playing it."""
+
+    outcomes: list[StreamOutcome]
+    cpu_seconds: float
 
 
 def main() -> int:
@@ -32,21 +42,28 @@ def main() -> int:
     assignment = msgspec.json.decode(sys.stdin.buffer.readline(), type=Assignment)
     # Decoded before the clock starts: the run itself shall cost this machine as little as it can.
     paths = {clip.path for plan in assignment.plans for clip in plan.clips}
-    audio = {path: b"".join(AudioSource(path).chunks()) for path in sorted(paths)}
+    audio = {path: cut(b"".join(AudioSource(path).chunks())) for path in sorted(paths)}
     _say(READY)
     if sys.stdin.buffer.readline() != GO:
         return 1
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    before = time.process_time()
     outcomes = asyncio.run(_play(assignment, audio))
-    _say(msgspec.json.encode(outcomes) + b"\n")
+    share = Share(outcomes=outcomes, cpu_seconds=time.process_time() - before)
+    _say(msgspec.json.encode(share) + b"\n")
     return 0
 
 
-async def _play(assignment: Assignment, audio: dict[str, bytes]) -> list[StreamOutcome]:
+async def _play(assignment: Assignment, audio: dict[str, tuple[Piece, ...]]) -> list[StreamOutcome]:
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(
-                play_stream(plan, [audio[clip.path] for clip in plan.clips], assignment.url)
+                play_stream(
+                    plan,
+                    [audio[clip.path] for clip in plan.clips],
+                    assignment.url,
+                    assignment.key,
+                )
             )
             for plan in assignment.plans
         ]

@@ -19,10 +19,11 @@ from whisper_stream.clients.errors import ConnectError, SourceError, UsageError
 from whisper_stream.clients.load_capacity import find_capacity
 from whisper_stream.clients.load_clips import LoadClip, choose_language, read_clips
 from whisper_stream.clients.load_flags import parse_options
-from whisper_stream.clients.load_health import cpu_seconds, health_url
+from whisper_stream.clients.load_health import Gpu, Health, Watch, health_url, read_health
+from whisper_stream.clients.load_line import cut
 from whisper_stream.clients.load_plan import StreamPlan, join_references, make_plans, share_out
 from whisper_stream.clients.load_plot import draw
-from whisper_stream.clients.load_report import figures_of, keeps_up, percentile, table
+from whisper_stream.clients.load_report import figures_of, keeps_up, percentile, table, use_of
 from whisper_stream.clients.load_run import LoadRun
 from whisper_stream.clients.load_scoring import Errors, count_errors, units
 from whisper_stream.clients.load_stream import StreamOutcome, play_stream
@@ -183,7 +184,15 @@ def a_run() -> LoadRun:
         StreamOutcome(stream=1, refused="too_many_streams"),
         StreamOutcome(stream=2, audio_seconds=2.0, delays=[0.0, 4.0], text=" so", late_max=0.25),
     )
-    return LoadRun(plans=plans, outcomes=outcomes, cpu_seconds=2.0)
+    return LoadRun(
+        plans=plans,
+        outcomes=outcomes,
+        cpu_seconds=2.0,
+        memory_growth=3 * 2**20,
+        gpu_utilization=0.25,
+        gpu_memory=2**31,
+        player_cpu_seconds=0.5,
+    )
 
 
 def test_the_figures_of_a_run() -> None:
@@ -202,11 +211,19 @@ def test_the_figures_of_a_run() -> None:
         "failed": 0,
         "wer": 0.5,  # 3 of 6 words: the refused stream has no part in it
         "cpu_per_audio_second": 0.25,
+        "memory_per_stream": 3 * 2**19,  # of the two that were let in
+        "gpu_utilization": 0.25,
+        "gpu_memory": 2**31,
+        "player_cpu_per_audio_second": 0.0625,
         "reasons": {"too_many_streams": 1},
     }
     assert [row["wer"] for row in each] == [0.3333, None, 0.6667]
     assert [row["commit_p50"] for row in each] == [2.0, None, 2.0]
     assert each[0]["files"] == ["a.wav"]
+    expected = "1.50 MiB of memory a stream, GPU busy 25% of the time, 2.00 GiB of its memory"
+    assert use_of(figures) == f"server: {expected}\n"
+    nothing = dict.fromkeys(("memory_per_stream", "gpu_utilization", "gpu_memory"))
+    assert use_of(figures | nothing) == ""
 
 
 def test_the_table_has_a_line_for_each_stream() -> None:
@@ -252,7 +269,7 @@ def test_the_picture_of_one_run_and_of_several(tmp_path: Path) -> None:
 
 def play(url: str, *audio: bytes) -> StreamOutcome:
     plan = StreamPlan(stream=3, delay=0.0, clips=(clip("a"),) * len(audio))
-    return asyncio.run(play_stream(plan, audio, url))
+    return asyncio.run(play_stream(plan, [cut(each) for each in audio], url))
 
 
 async def early(peer: Peer) -> None:
@@ -319,7 +336,7 @@ def test_http_503_is_a_refusal_and_404_is_none(monkeypatch: pytest.MonkeyPatch) 
         async def refuse(url: str, *options: object, status: int = status, **more: object) -> None:
             raise ConnectError(url, "because", status)
 
-        monkeypatch.setattr("whisper_stream.clients.stream.dial", refuse)
+        monkeypatch.setattr("whisper_stream.clients.load_line.dial", refuse)
         outcome = play("ws://127.0.0.1:1", bytes(2))
         assert outcome.refused == refused
         assert (outcome.failed is None) == (refused is not None)
@@ -328,22 +345,56 @@ def test_http_503_is_a_refusal_and_404_is_none(monkeypatch: pytest.MonkeyPatch) 
 # The server's cost
 
 
-def test_a_server_tells_its_processor_time() -> None:
+def test_a_server_tells_what_it_uses() -> None:
     assert health_url("wss://host:1/v1/stream?key=a") == "https://host:1/healthz?key=a"
     with daemon(ScriptedEngine()) as running:
-        told = asyncio.run(cpu_seconds(running.url))
+        told = asyncio.run(read_health(running.url))
         with urllib.request.urlopen(f"{running.http}/healthz") as answer:
-            later = msgspec.json.decode(answer.read())["cpu_seconds"]
-    assert told is not None and 0 < told <= later
+            later = msgspec.json.decode(answer.read())
+    assert told.cpu_seconds is not None and 0 < told.cpu_seconds <= later["cpu_seconds"]
+    assert told.memory_bytes is not None and told.memory_bytes > 10_000_000
+    assert told.gpu is None and "gpu" not in later  # no model runs on one here
+
+
+def test_what_is_seen_while_a_load_runs() -> None:
+    watch = Watch("ws://nowhere", Health(cpu_seconds=1.0, memory_bytes=100))
+    gpu = Gpu(memory_bytes=7, utilization=0.5)
+    watch.last(Health(cpu_seconds=2.0, memory_bytes=180, gpu=gpu))
+    watch.last(Health())  # it did not answer in time
+    watch.last(Health(cpu_seconds=4.0, memory_bytes=150, gpu=Gpu(memory_bytes=5, utilization=1.0)))
+    assert (watch.cpu_seconds, watch.memory_growth) == (3.0, 80)
+    assert (watch.gpu_utilization, watch.gpu_memory) == (0.75, 7)
+    silent = Watch("ws://nowhere", Health())
+    silent.last(Health())
+    assert (silent.cpu_seconds, silent.memory_growth) == (None, None)
+    assert (silent.gpu_utilization, silent.gpu_memory) == (None, None)
 
 
 def test_a_server_that_does_not_tell() -> None:
     with fake_server() as server:
-        assert asyncio.run(cpu_seconds(server.url)) is None
-    assert asyncio.run(cpu_seconds(server.url)) is None  # gone
+        assert asyncio.run(read_health(server.url)) == Health()
+    assert asyncio.run(read_health(server.url)) == Health()  # gone
 
 
 # The command
+
+
+def test_the_key_of_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("one:0123456789abcdef\n")
+    with daemon(ScriptedEngine(), api_keys=str(keys)) as running:
+        flags = ["load", str(SHORT), "--server", running.url, "--json"]
+        assert main(flags) == 1
+        assert "wants a key" in capsys.readouterr().err
+        monkeypatch.setenv("WHISPER_STREAM_KEY", "wrong, and not used: the flag goes before")
+        assert main([*flags, "--key", "0123456789abcdef"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["failed"] == figures["refused"] == 0
+    assert figures["player_cpu_per_audio_second"] > 0
+    assert parse_options(flags[1:]).key is not None
+    assert parse_options([str(SHORT)]).key is None  # an embedded daemon wants none
 
 
 def test_flags() -> None:
@@ -361,6 +412,7 @@ def test_flags() -> None:
         (["--bound", "-1"], "number of seconds from 0 up"),
         (["--server", "http://host"], "write it like ws://"),
         (["--server", "ws://host", "--model", "base"], "--model is for an embedded daemon"),
+        (["--key", "abc"], "--key is for a daemon that runs already"),
         (["--find-capacity", "--streams", "9", "--most", "8"], "--most"),
         (["--picture", "/nowhere/at/all.png"], "its folder does not exist"),
         (["missing.wav"], "no such file"),
