@@ -110,6 +110,9 @@ class PatientHttp(H11Protocol):
 
     patience = 10.0  # seconds
     refused: Callable[[str], None] = staticmethod(lambda reason: None)  # is told of each
+    _head: bytes
+    _head_seen: bool
+    _timer: asyncio.TimerHandle
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
