@@ -3,6 +3,10 @@
 SQLite in write-ahead mode, written by a thread of its own in batches. A batch that is committed
 survives the end of the process at any moment; a power failure may cost the last moments, but leaves
 the file consistent. The file holds audio and text: it is readable by its owner only.
+
+Every row carries a checksum: SQLite notices a page that cannot be, but not one whose text has changed.
+And every stream the number of the last message that may have been sent: a client that has seen a later
+one cannot go on with it, since the end of the journal is lost.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import os
 import sqlite3
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,14 +29,16 @@ __all__ = ["Journal", "StreamRow"]
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS streams (
     id TEXT PRIMARY KEY, token_hash BLOB NOT NULL, model TEXT NOT NULL, start BLOB NOT NULL,
-    config BLOB NOT NULL, touched REAL NOT NULL, done INTEGER NOT NULL DEFAULT 0);
+    config BLOB NOT NULL, touched REAL NOT NULL, done INTEGER NOT NULL DEFAULT 0,
+    sent INTEGER NOT NULL DEFAULT 0, checksum INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS commands (
     stream TEXT NOT NULL, n INTEGER NOT NULL, seq INTEGER NOT NULL, body BLOB NOT NULL,
-    PRIMARY KEY (stream, n));
+    checksum INTEGER NOT NULL, PRIMARY KEY (stream, n));
 CREATE TABLE IF NOT EXISTS segments (
-    stream TEXT NOT NULL, id INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (stream, id));
+    stream TEXT NOT NULL, id INTEGER NOT NULL, body BLOB NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (stream, id));
 """
-_VERSION = 1  # of the schema
+_VERSION = 2  # of the schema
 MOST_WAITING = 32 * 1024 * 1024  # bytes not written yet, above which streams wait
 
 
@@ -45,6 +52,7 @@ class StreamRow(NamedTuple):
     config: bytes
     touched: float
     done: int  # 1: complete, only its transcript is left
+    sent: int = 0  # number of the last message that a client may have got
 
 
 class _Operation(NamedTuple):
@@ -82,16 +90,23 @@ class Journal:
     # Writing
 
     def open_stream(self, row: StreamRow) -> None:
-        statement = "INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, ?)"
-        self._add(row.id, statement, (*row[:5], self._clock(), row.done))
+        statement = "INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        values = (*row[:5], self._clock(), row.done, row.sent, _checksum(*row[:5]))
+        self._add(row.id, statement, values)
 
     def command(self, stream: str, number: int, seq: int, body: bytes) -> None:
-        self._add(stream, "INSERT INTO commands VALUES (?, ?, ?, ?)", (stream, number, seq, body))
+        values = (stream, number, seq, body)
+        statement = "INSERT INTO commands VALUES (?, ?, ?, ?, ?)"
+        self._add(stream, statement, (*values, _checksum(*values)))
 
     def segment(self, stream: str, number: int, body: bytes) -> None:
-        self._add(
-            stream, "INSERT OR REPLACE INTO segments VALUES (?, ?, ?)", (stream, number, body)
-        )
+        values = (stream, number, body)
+        statement = "INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)"
+        self._add(stream, statement, (*values, _checksum(*values)))
+
+    def sent(self, stream: str, seq: int) -> None:
+        """Messages up to ``seq`` may be sent once this is ``durable``."""
+        self._add(stream, "UPDATE streams SET sent = ? WHERE id = ?", (seq, stream))
 
     def finish_stream(self, stream: str) -> None:
         """The stream is complete: its audio goes, its transcript stays."""
@@ -137,23 +152,34 @@ class Journal:
     # Reading, from any thread
 
     def streams(self) -> list[StreamRow]:
-        """All streams, those touched last first."""
+        """All streams that are whole, those touched last first."""
         rows = self._query("SELECT * FROM streams ORDER BY touched DESC", ())
-        return [StreamRow._make(row) for row in rows]
+        return [StreamRow._make(row[:-1]) for row in rows if _whole(row[:5], row[-1])]
 
     def stream(self, stream: str) -> StreamRow | None:
         for row in self._query("SELECT * FROM streams WHERE id = ?", (stream,)):
-            return StreamRow._make(row)
+            _check(row[:5], row[-1])
+            return StreamRow._make(row[:-1])
         return None
 
     def commands(self, stream: str) -> Iterator[tuple[int, int, bytes]]:
         """Number, seq before it, and body of every command, in order."""
-        statement = "SELECT n, seq, body FROM commands WHERE stream = ? ORDER BY n"
-        yield from self._query(statement, (stream,))
+        statement = "SELECT * FROM commands WHERE stream = ? ORDER BY n"
+        for expected, row in enumerate(self._query(statement, (stream,))):
+            _check(row[:-1], row[-1])
+            if row[1] != expected:
+                raise JournalError(f"the journal is damaged: command {expected} is missing")
+            yield row[1:4]
 
     def segments(self, stream: str) -> list[bytes]:
-        statement = "SELECT body FROM segments WHERE stream = ? ORDER BY id"
-        return [row[0] for row in self._query(statement, (stream,))]
+        statement = "SELECT * FROM segments WHERE stream = ? ORDER BY id"
+        bodies = []
+        for expected, row in enumerate(self._query(statement, (stream,)), start=1):
+            _check(row[:-1], row[-1])
+            if row[1] != expected:
+                raise JournalError(f"the journal is damaged: segment {expected} is missing")
+            bodies.append(row[2])
+        return bodies
 
     def _query(self, statement: str, values: tuple[object, ...]) -> Iterator[tuple[Any, ...]]:
         try:
@@ -196,6 +222,24 @@ class Journal:
         except sqlite3.Error as error:
             for operation in batch:
                 self._failed.setdefault(operation.stream, str(error))
+
+
+def _checksum(*values: object) -> int:
+    """Of a row, by value and type."""
+    check = 0
+    for value in values:
+        data = value if isinstance(value, bytes) else repr(value).encode()
+        check = zlib.crc32(data, zlib.crc32(f"{type(value).__name__} {len(data)} ".encode(), check))
+    return check
+
+
+def _whole(values: tuple[object, ...], checksum: object) -> bool:
+    return _checksum(*values) == checksum
+
+
+def _check(values: tuple[object, ...], checksum: object) -> None:
+    if not _whole(values, checksum):
+        raise JournalError("the journal is damaged: a row is not what was written")
 
 
 def _open(path: Path) -> sqlite3.Connection:

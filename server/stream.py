@@ -53,6 +53,7 @@ class StreamJournal:
         self._size = 0
         self._stream_id = stream_id
         self._mailbox = mailbox
+        self._sent = 0  # messages up to here may have been sent
         self.number = 0  # of the next command
 
     @property
@@ -87,8 +88,11 @@ class StreamJournal:
             await self._journal.durable(self._stream_id)
 
     async def durable(self) -> None:
-        """Wait until what was recorded is safe; raises JournalError if it is not."""
+        """Wait until what was recorded is safe, and messages may be sent; raises JournalError if not."""
         if self._journal is not None:
+            if self._mailbox.seq > self._sent:
+                self._sent = self._mailbox.seq
+                self._journal.sent(self._stream_id, self._sent)
             await self._journal.durable(self._stream_id)
 
 

@@ -119,7 +119,10 @@ class Streams:
         stream = self._live.get(resume.session) or await self._restore(resume.session)
         # A wrong token is answered as an unknown session: it gives nothing away. One that has expired
         # may still be finishing, but what it said meanwhile was not kept.
-        if stream is None or not stream.knows(resume.token) or not stream.mailbox.keep:
+        # A client that has seen more than was ever said here was served by a daemon whose journal has lost
+        # its end.
+        known = stream is not None and stream.knows(resume.token) and stream.mailbox.keep
+        if stream is None or not known or resume.seq > stream.mailbox.seq:
             self._metrics.refuse("session")
             raise ProtocolError(
                 ErrorCode.UNKNOWN_SESSION,

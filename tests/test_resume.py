@@ -8,7 +8,7 @@ import sqlite3
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +258,26 @@ def test_a_damaged_journal_ends_one_stream_and_not_the_daemon(tmp_path: Path) ->
         with second.connect() as peer:
             peer.send(wire.Start(), wire.Eos())
             assert isinstance(peer.rest()[0][-1], wire.Done)
+
+
+def test_a_client_that_has_seen_more_than_the_journal_holds_begins_anew(tmp_path: Path) -> None:
+    """The end of the journal was lost: its words would come twice, or never."""
+    path = tmp_path / "journal"
+    with daemon(journal=str(path)) as first, first.connect() as peer:
+        ready = opened(peer)
+        peer.audio(AUDIO)
+        peer.until(wire.Commit)
+        last = peer.receive()
+    with daemon(journal=str(path)) as second:
+        with resumed(second, ready, last.seq) as (_, answer):
+            assert isinstance(answer, wire.Resumed)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE streams SET sent = 0")
+        database.execute("DELETE FROM commands WHERE n > 0")
+        database.commit()
+    with daemon(journal=str(path)) as third:
+        with resumed(third, ready, last.seq) as (_, answer):
+            assert isinstance(answer, wire.Error) and answer.code == ErrorCode.UNKNOWN_SESSION
 
 
 def test_a_stream_too_long_for_the_journal_goes_on_without_it(tmp_path: Path) -> None:
