@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -172,23 +173,39 @@ class EngineThread:
     def _run(self, backend: Backend) -> None:
         while batch := self._take():
             started = self._clock()
-            try:
-                self._on_start(self._busy)
-                results = backend.decode([entry.job for entry in batch])
-                if len(results) != len(batch):
-                    raise ValueError(f"{len(batch)} jobs gave {len(results)} results")
-            except Exception as error:  # noqa: BLE001 - a job may fail in any way; the engine lives on
-                _log.error("decode failed: %s at %s", type(error).__name__, _place(error))
-                for entry in batch:
-                    entry.future.set_exception(error)
-                self._account(batch, started, failed=True)
-                continue
-            self._account(batch, started, failed=False)
-            for entry, result in zip(batch, results, strict=True):
-                entry.future.set_result(result)
+            outcomes = self._decode(backend, batch)
+            failed = [e for e, o in zip(batch, outcomes, strict=True) if isinstance(o, Exception)]
+            with self._condition:
+                self._busy -= 1
+                self._busy_seconds += (self._clock() - started) / len(self._threads)
+            self._settle(failed, failed=True)
+            self._settle([entry for entry in batch if entry not in failed], failed=False)
+            for entry, outcome in zip(batch, outcomes, strict=True):
+                if isinstance(outcome, Exception):
+                    entry.future.set_exception(outcome)
+                else:
+                    entry.future.set_result(outcome)
+
+    def _decode(
+        self, backend: Backend, batch: Sequence[QueuedJob]
+    ) -> list[DecodeResult | Exception]:
+        """Where a batch fails, each job is run alone: one must not cost the others theirs."""
+        try:
+            self._on_start(self._busy)
+            results = backend.decode([entry.job for entry in batch])
+            if len(results) != len(batch):
+                raise ValueError(f"{len(batch)} jobs gave {len(results)} results")
+        except Exception as error:  # noqa: BLE001 - a job may fail in any way; the engine lives on
+            _log.error("decode failed: %s at %s", type(error).__name__, _place(error))
+            if len(batch) == 1:
+                return [error]
+            return [outcome for entry in batch for outcome in self._decode(backend, [entry])]
+        return list(results)
 
     def _roll(self, backend: RollingBackend) -> None:
-        while (batch := self._join(backend)) is not None:
+        # Jobs that failed together: each is run once more, alone, so that none costs the others theirs.
+        suspects: deque[QueuedJob] = deque()
+        while (batch := self._join(backend, suspects)) is not None:
             started = self._clock()
             failed: list[QueuedJob] = []
             done: list[tuple[QueuedJob, Callable[[], DecodeResult]]] = []
@@ -205,31 +222,39 @@ class EngineThread:
                 self._busy_seconds += (self._clock() - started) / len(self._threads)
             if error is not None:
                 _log.error("decode failed: %s at %s", type(error).__name__, _place(error))
-                self._settle(failed, failed=True)
-                for entry in failed:
-                    entry.future.set_exception(error)
+                if len(failed) > 1:
+                    suspects.extend(failed)
+                else:
+                    self._give_up(failed, error)
             assert self._finisher is not None
             for entry, outcome in done:
                 self._finisher.submit(self._finish, entry, outcome)
+        self._give_up(suspects, EngineClosedError())
+
+    def _give_up(self, failed: Sequence[QueuedJob], error: Exception) -> None:
+        self._settle(failed, failed=True)
+        for entry in failed:
+            entry.future.set_exception(error)
 
     def _finish(self, entry: QueuedJob, outcome: Callable[[], DecodeResult]) -> None:
         try:
             result = outcome()
         except Exception as error:  # noqa: BLE001 - it must reach whoever waits
             _log.error("decode failed: %s at %s", type(error).__name__, _place(error))
-            self._settle([entry], failed=True)
-            entry.future.set_exception(error)
+            self._give_up([entry], error)
             return
         self._settle([entry], failed=False)
         entry.future.set_result(result)
 
-    def _join(self, backend: RollingBackend) -> list[QueuedJob] | None:
+    def _join(self, backend: RollingBackend, suspects: deque[QueuedJob]) -> list[QueuedJob] | None:
         """The jobs that ``backend`` takes now; waits for one if it has none. None: the engine is closed."""
         with self._condition:
-            while backend.idle and not self._queue and not self._closed:
+            while backend.idle and not (self._queue or suspects or self._closed):
                 self._condition.wait()
             if backend.idle and self._closed:
                 return None
+            if suspects:  # they count as running already
+                return [suspects.popleft()] if backend.idle else []
             batch = self._queue.take(backend.room, backend.wave_seconds)
             self._running += len(batch)
             return batch
@@ -248,13 +273,7 @@ class EngineThread:
             self._busy += 1
             return batch
 
-    def _account(self, batch: list[QueuedJob], started: float, *, failed: bool) -> None:
-        with self._condition:
-            self._busy -= 1
-            self._busy_seconds += (self._clock() - started) / len(self._threads)
-        self._settle(batch, failed=failed)
-
-    def _settle(self, batch: list[QueuedJob], *, failed: bool) -> None:
+    def _settle(self, batch: Sequence[QueuedJob], *, failed: bool) -> None:
         with self._condition:
             self._running -= len(batch)
             self._audio_seconds += sum(entry.seconds for entry in batch)

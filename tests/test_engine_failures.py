@@ -1,0 +1,151 @@
+"""A job that fails beside others: it alone is lost, whether the backend runs batches or rolls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+import torch
+from whisper_stream.streamer.engine import EngineThread
+from whisper_stream.streamer.errors import EngineClosedError
+from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
+from whisper_stream.streamer.scheduler import QueuedJob
+
+from .helpers import FakeCodec, LevelDetector
+
+WAIT = 20.0  # seconds until a test gives up
+BAD = 3  # the number of the job that takes too much memory
+
+
+def job(number: int) -> DecodeJob:
+    return DecodeJob(audio=np.zeros(16_000, np.float32), prompt=(number,))
+
+
+def answer(job: DecodeJob) -> DecodeResult:
+    return DecodeResult(tokens=job.prompt, words=(), language="en")
+
+
+def check(jobs: Sequence[DecodeJob]) -> None:
+    if any(job.prompt == (BAD,) for job in jobs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+class Batches:
+    """Runs what it is given at once; waits for ``gate`` before the first."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.sizes: list[int] = []
+
+    def decode(self, jobs: Sequence[DecodeJob]) -> list[DecodeResult]:
+        assert self.gate.wait(WAIT)
+        self.sizes.append(len(jobs))
+        check(jobs)
+        return [answer(each) for each in jobs]
+
+
+class Rolls:
+    """Takes up to four jobs, and has each done after two passes. ``spoils``: where the bad one fails."""
+
+    room = 4
+    wave_seconds = 100.0
+
+    def __init__(self, spoils: str) -> None:
+        self.gate = threading.Event()
+        self.begun = threading.Event()
+        self.sizes: list[int] = []
+        self._spoils = spoils
+        self._jobs: list[tuple[QueuedJob, DecodeJob]] = []
+        self._passes = 0
+
+    @property
+    def idle(self) -> bool:
+        return not self._jobs
+
+    def admit(self, jobs: Sequence[tuple[QueuedJob, DecodeJob]]) -> None:
+        self.begun.set()
+        assert self.gate.wait(WAIT)
+        if jobs:
+            self.sizes.append(len(jobs))
+        if self._spoils == "admit":
+            check([each for _, each in jobs])
+        self._jobs += jobs
+
+    def advance(self) -> list[tuple[QueuedJob, Callable[[], DecodeResult]]]:
+        self._passes += 1
+        if self._spoils == "advance":
+            check([each for _, each in self._jobs])
+        if self._passes % 2:
+            return []
+        done, self._jobs = self._jobs, []
+        return [(entry, lambda each=each: answer(each)) for entry, each in done]
+
+    def abandon(self) -> list[QueuedJob]:
+        given_up, self._jobs = self._jobs, []
+        return [entry for entry, _ in given_up]
+
+
+def engine_of(backend: Batches | Rolls) -> EngineThread:
+    rolling = isinstance(backend, Rolls)
+    return EngineThread(
+        [] if rolling else [backend],
+        FakeCodec(),
+        model_name="fake",
+        max_batch=4,
+        make_detector=lambda name: LevelDetector(),
+        clock=lambda: 0.0,
+        rolling=[backend] if rolling else (),
+    )
+
+
+def outcomes(futures: list[Future[DecodeResult]]) -> list[int | str]:
+    """The number of each job that was done, and the error of each that was not."""
+    found: list[int | str] = []
+    for future in futures:
+        error = future.exception(WAIT)
+        found.append(future.result().tokens[0] if error is None else type(error).__name__)
+    return found
+
+
+@pytest.mark.parametrize("make", [Batches, lambda: Rolls("admit"), lambda: Rolls("advance")])
+def test_out_of_memory_costs_one_job_only(make: Callable[[], Batches | Rolls]) -> None:
+    backend = make()
+    engine = engine_of(backend)
+    futures = [engine.submit(job(number)) for number in range(8)]
+    backend.gate.set()
+    expected: list[int | str] = list(range(8))
+    expected[BAD] = "OutOfMemoryError"
+    assert outcomes(futures) == expected
+    later = engine.submit(job(9))
+    assert outcomes([later]) == [9]
+    statistics = engine.statistics()
+    assert (statistics.running, statistics.done, statistics.failed) == (0, 8, 1)
+    assert max(backend.sizes) > 1 and backend.sizes.count(1) >= 2  # together first, then alone
+    engine.close()
+
+
+def test_what_is_still_to_be_tried_alone_is_told_that_the_engine_is_closed() -> None:
+    class Closing(Rolls):
+        def abandon(self) -> list[QueuedJob]:
+            given_up = super().abandon()
+            if len(given_up) > 1:
+                closing.start()
+                while not engine._closed:  # the thread that closes waits for this one
+                    pass
+            return given_up
+
+    backend = Closing("advance")
+    engine = engine_of(backend)
+    closing = threading.Thread(target=engine.close)
+    futures = [engine.submit(job(1))]
+    assert backend.begun.wait(WAIT)
+    futures += [engine.submit(job(number)) for number in (2, BAD)]
+    backend.gate.set()
+    errors = [type(future.exception(WAIT)) for future in futures]
+    closing.join(WAIT)
+    assert not closing.is_alive()
+    assert errors == [EngineClosedError] * 3
+    assert engine.statistics().running == 0
