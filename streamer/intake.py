@@ -43,6 +43,7 @@ class Intake:
     def append(self, samples: NDArray[np.float32]) -> None:
         """Takes samples [n]. Raises BufferFullError, and takes nothing, where they do not fit."""
         self._buffer.append(samples)
+        self._tracker.listen(samples)
 
     def ask(self, request: Request) -> None:
         """Has ``request`` carried out once all audio received so far is looked at."""
@@ -60,4 +61,4 @@ class Intake:
             end = min(end, at)
         if end > self.received:
             return None  # a piece that is not complete may yet go on
-        return self._tracker.push(self._buffer.view(place, end))
+        return self._tracker.go_on(end - place)

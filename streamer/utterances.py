@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .config import SAMPLE_RATE, StreamConfig
 from .events import Event, SpeechStarted, SpeechStopped
-from .vad import GateStart, SpeechDetector, SpeechGate
+from .vad import FRAME_SAMPLES, GateStart, SpeechDetector, SpeechGate
 
 __all__ = ["Utterance", "UtteranceTracker"]
 
@@ -67,9 +67,19 @@ class UtteranceTracker:
 
     def push(self, samples: NDArray[np.float32]) -> list[Event]:
         """Takes samples [n]; at most ``endpoint_silence`` at a time keeps endpoints exact."""
+        self.listen(samples)
+        return self.go_on(len(samples))
+
+    def listen(self, samples: NDArray[np.float32]) -> None:
+        """Takes samples [n], ahead of ``go_on``: many at once are cheaper, and mean the same."""
+        self._gate.listen(samples)
+
+    def go_on(self, samples: int) -> list[Event]:
+        """Passes so many samples, of those that were heard."""
         events: list[Event] = []
-        self._received += len(samples)
-        for change in self._gate.push(samples):
+        frames = (self._received + samples) // FRAME_SAMPLES - self._received // FRAME_SAMPLES
+        self._received += samples
+        for change in self._gate.go_on(frames):
             if isinstance(change, GateStart):
                 # an endpoint may lie between the last stop and this start, inside one chunk
                 self._close_if_silent(change.sample)

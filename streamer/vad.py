@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import webrtcvad
@@ -15,6 +16,7 @@ from .config import SAMPLE_RATE
 
 __all__ = [
     "FRAME_SAMPLES",
+    "BatchDetector",
     "GateConfig",
     "GateStart",
     "GateStop",
@@ -24,6 +26,7 @@ __all__ = [
 ]
 
 FRAME_SAMPLES = SAMPLE_RATE // 50  # 20 ms
+_LEVELS = 250  # frames, 5 s
 
 
 class SpeechDetector(Protocol):
@@ -31,6 +34,15 @@ class SpeechDetector(Protocol):
 
     def is_speech(self, frame: NDArray[np.float32]) -> bool:
         """``frame``: [FRAME_SAMPLES] in -1..1."""
+        ...
+
+
+@runtime_checkable
+class BatchDetector(Protocol):
+    """A detector that decides on several frames at once as it would on one after the other, but faster."""
+
+    def are_speech(self, frames: NDArray[np.float32]) -> list[bool]:
+        """``frames``: [n, FRAME_SAMPLES] in -1..1, in order."""
         ...
 
 
@@ -47,19 +59,33 @@ class WebRtcDetector:
         self._vad = webrtcvad.Vad(aggressiveness)
         self._least_dbfs = least_dbfs
         self._above_floor_db = above_floor_db
-        self._levels: deque[float] = deque(maxlen=250)  # 5 s of frame levels
+        self._levels: deque[float] = deque()  # of the last frames, oldest first
+        self._ordered: list[float] = []  # the same, lowest first
 
     def is_speech(self, frame: NDArray[np.float32]) -> bool:
-        pcm = (np.clip(frame, -1.0, 1.0) * 32767.0).astype("<i2")
-        voiced = bool(self._vad.is_speech(pcm.tobytes(), SAMPLE_RATE))  # always asked: it adapts
-        level = 10.0 * float(np.log10(np.mean(np.square(frame, dtype=np.float64)) + 1e-10))
+        return self.are_speech(frame[np.newaxis])[0]
+
+    def are_speech(self, frames: NDArray[np.float32]) -> list[bool]:
+        pcm = (frames.clip(-1.0, 1.0) * 32767.0).astype("<i2").tobytes()
+        power = np.square(frames, dtype=np.float64).sum(axis=1) / FRAME_SAMPLES  # [n]
+        levels = (10.0 * np.log10(power + 1e-10)).tolist()
+        size = FRAME_SAMPLES * 2
+        return [
+            # always asked: it adapts
+            self._stands_out(level, self._vad.is_speech(pcm[at : at + size], SAMPLE_RATE))
+            for level, at in zip(levels, range(0, len(pcm), size), strict=True)
+        ]
+
+    def _stands_out(self, level: float, voiced: bool) -> bool:
+        if len(self._levels) == _LEVELS:
+            del self._ordered[bisect_left(self._ordered, self._levels.popleft())]
         self._levels.append(level)
+        insort(self._ordered, level)
         if not voiced or level < self._least_dbfs:
             return False
-        if len(self._levels) < self._levels.maxlen:  # type: ignore[operator]
+        if len(self._levels) < _LEVELS:
             return True  # the room is not known yet
-        floor = sorted(self._levels)[len(self._levels) // 10]
-        return level > floor + self._above_floor_db
+        return level > self._ordered[_LEVELS // 10] + self._above_floor_db
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +120,14 @@ class SpeechGate:
     """
 
     def __init__(self, detector: SpeechDetector, config: GateConfig | None = None) -> None:
-        self._detector = detector
+        self._decide = (
+            detector.are_speech
+            if isinstance(detector, BatchDetector)
+            else lambda frames: [detector.is_speech(frame) for frame in frames]
+        )
         self._config = config or GateConfig()
         self._pending = np.zeros(0, dtype=np.float32)  # samples of an unfinished frame
+        self._decided: deque[bool] = deque()  # frames heard and not passed yet: were they voiced?
         self._position = 0  # absolute sample after the last whole frame
         self._recent: deque[bool] = deque(maxlen=self._config.window)
         self._speaking = False
@@ -114,14 +145,25 @@ class SpeechGate:
 
     def push(self, samples: NDArray[np.float32]) -> Sequence[GateStart | GateStop]:
         """Takes samples [n] at 16 kHz, in order."""
+        self.listen(samples)
+        return self.go_on(len(self._decided))
+
+    def listen(self, samples: NDArray[np.float32]) -> None:
+        """Takes samples [n] at 16 kHz, in order, and does not pass them yet: ``go_on`` does."""
         pending = np.concatenate((self._pending, samples)) if len(self._pending) else samples
         whole = len(pending) - len(pending) % FRAME_SAMPLES
+        if whole:
+            frames = pending[:whole].reshape(-1, FRAME_SAMPLES)  # [n] -> [frames, FRAME_SAMPLES]
+            self._decided += self._decide(frames)
+        self._pending = pending[whole:].copy()
+
+    def go_on(self, frames: int) -> Sequence[GateStart | GateStop]:
+        """Passes so many frames, of those that were heard."""
         changes: list[GateStart | GateStop] = []
-        for at in range(0, whole, FRAME_SAMPLES):
-            change = self._step(self._detector.is_speech(pending[at : at + FRAME_SAMPLES]))
+        for _ in range(frames):
+            change = self._step(self._decided.popleft())
             if change is not None:
                 changes.append(change)
-        self._pending = pending[whole:].copy()
         return changes
 
     def _step(self, voiced: bool) -> GateStart | GateStop | None:
