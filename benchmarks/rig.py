@@ -35,15 +35,19 @@ _SCRIPTED = (
 class Daemon:
     """A daemon in a process of its own, on a port that stays the same."""
 
-    def __init__(self, model: str, *flags: str, log: Path | None = None) -> None:
-        """``model``: a model's name, or ``scripted``; ``log``: a file for what it logs."""
+    def __init__(
+        self, model: str, *flags: str, log: Path | None = None, program: str | None = None
+    ) -> None:
+        """``model``: a model's name, or ``scripted``; ``log``: a file for what it logs; ``program``: Python
+        that serves instead."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
-        program = ["-c", _SCRIPTED] if model == "scripted" else ["-m", "whisper_stream.server"]
+        served = ["-c", _SCRIPTED] if model == "scripted" else ["-m", "whisper_stream.server"]
+        served = served if program is None else ["-c", program]
         named = [] if model == "scripted" else ["--model", model]
         common = ["--port", str(self.port), "--announce", "--log-level", "error"]
-        self._command = [sys.executable, *program, *common, *named, *flags]
+        self.command = [sys.executable, *served, *common, *named, *flags]
         self._log = log
         self._process: Process | None = None
 
@@ -60,22 +64,28 @@ class Daemon:
         with contextlib.ExitStack() as opened:
             stderr = DEVNULL if self._log is None else opened.enter_context(self._log.open("ab"))
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdout=PIPE, stderr=stderr, cwd=ROOT, env=os.environ
+                *self.command, stdout=PIPE, stderr=stderr, cwd=ROOT, env=os.environ
             )
         assert self._process.stdout is not None
         if not await self._process.stdout.readline():
             raise RuntimeError("the daemon did not start")
 
+    def send(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     async def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         if self.alive:
             assert self._process is not None
-            self._process.send_signal(number)
+            self.send(number)
             await self._process.wait()
 
 
 @asynccontextmanager
-async def running(model: str, *flags: str, log: Path | None = None) -> AsyncIterator[Daemon]:
-    daemon = Daemon(model, *flags, log=log)
+async def running(
+    model: str, *flags: str, log: Path | None = None, program: str | None = None
+) -> AsyncIterator[Daemon]:
+    daemon = Daemon(model, *flags, log=log, program=program)
     await daemon.start()
     try:
         yield daemon
@@ -156,11 +166,14 @@ async def converse(
         incoming = aiter(stream)
         on_message(await anext(incoming))
         speaking = asyncio.create_task(speak(stream, pcm, speed))
-        async for message in incoming:
-            if isinstance(message, wire.Commit):
-                words += message.words
-            on_message(message)
-        await speaking
+        try:
+            async for message in incoming:
+                if isinstance(message, wire.Commit):
+                    words += message.words
+                on_message(message)
+            await speaking
+        finally:
+            await asyncio.gather(speaking, return_exceptions=True)
     return words
 
 

@@ -65,7 +65,7 @@ class Hub:
         gate = Gate(keys, origins, local=is_loopback(config.host))
         check_debug(config, gate)
         self.entrance = Entrance(gate, self._admission, self.metrics, config)
-        self._readiness = Readiness(engine)
+        self._readiness = Readiness(engine, self.streams.check_journal, self.metrics.faults)
         self._watching: asyncio.Task[None] | None = None
         self._connections: set[StreamConnection] = set()
         # Set while no stream is open.
@@ -118,8 +118,9 @@ class Hub:
         """Answer ``GET /readyz``: 200 if a stream that came now would be served."""
         if self.draining:
             return PlainTextResponse("the daemon is stopping\n", status_code=503)
-        if not await self._readiness.check():
-            return PlainTextResponse("the engine does not decode; see the log\n", status_code=503)
+        wrong = await self._readiness.check()
+        if wrong is not None:
+            return PlainTextResponse(wrong + "\n", status_code=503)
         return PlainTextResponse("ready\n")
 
     async def show_metrics(self, request: Request) -> Response:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import sqlite3
 import threading
 import time
@@ -117,6 +118,16 @@ class Journal:
     def delete_stream(self, stream: str) -> None:
         for table, column in (("commands", "stream"), ("segments", "stream"), ("streams", "id")):
             self._add(stream, f"DELETE FROM {table} WHERE {column} = ?", (stream,))
+
+    async def probe(self) -> None:
+        """Write something and take it back; raises JournalError where that cannot be done."""
+        name = f"probe-{secrets.token_hex(8)}"
+        self.open_stream(StreamRow(name, b"", "", b"", b"", 0.0, 1))
+        self.delete_stream(name)
+        try:
+            await self.durable(name)
+        finally:
+            self._failed.pop(name, None)
 
     @property
     def crowded(self) -> bool:

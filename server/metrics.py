@@ -104,6 +104,10 @@ class Metrics:
         """Count a refusal, and log it if the last line of its kind is not too fresh."""
         self._refusals.note(reason)
 
+    def faults(self) -> int:
+        """How often something of ours went wrong, and not of a client's."""
+        return sum(self.errors[kind] for kind in ("gap", "internal", "journal_failed"))
+
     @property
     def _histograms(self) -> dict[str, Histogram]:
         return {"commit_delay": self.commit_delay, "decode": self.decode_time, "lag": self.lag}

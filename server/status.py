@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ import numpy as np
 from .. import __version__
 from ..streamer.config import SAMPLE_RATE
 from ..streamer.jobs import DecodeJob
+from .errors import JournalError
 from .figures import Figures
 from .interfaces import Engine
 
@@ -22,33 +24,51 @@ _PROBE_SECONDS = 10.0
 
 
 class Readiness:
-    """Whether the engine really decodes: tried, not assumed, but seldom."""
+    """Whether the engine really decodes, and the journal is written: tried, not assumed, but seldom.
 
-    def __init__(self, engine: Engine) -> None:
+    Args:
+        check_journal: raises JournalError where the journal cannot be written.
+        faults: grows with everything that goes wrong in the daemon; then all is tried anew.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        check_journal: Callable[[], Awaitable[None]],
+        faults: Callable[[], int],
+    ) -> None:
         self._engine = engine
+        self._check_journal = check_journal
+        self._faults = faults
+        self._faults_then = 0  # when all was well
         self._proved = -_FRESH_SECONDS
-        self._probing: asyncio.Task[bool] | None = None
+        self._probing: asyncio.Task[str | None] | None = None
 
-    async def check(self) -> bool:
-        """Decode a second of silence, unless that succeeded a moment ago."""
+    async def check(self) -> str | None:
+        """Decode a second of silence, unless all was well a moment ago -> what is wrong, if anything."""
         loop = asyncio.get_running_loop()
-        if loop.time() - self._proved < _FRESH_SECONDS:
-            return True
+        faults = self._faults()
+        if loop.time() - self._proved < _FRESH_SECONDS and faults == self._faults_then:
+            return None
         if self._probing is None or self._probing.done():
             self._probing = asyncio.create_task(self._probe())
-        ready = await asyncio.shield(self._probing)
-        if ready:
-            self._proved = loop.time()
-        return ready
+        wrong = await asyncio.shield(self._probing)
+        if wrong is None:
+            self._proved, self._faults_then = loop.time(), faults
+        return wrong
 
-    async def _probe(self) -> bool:
+    async def _probe(self) -> str | None:
         job = DecodeJob(audio=np.zeros(SAMPLE_RATE, np.float32), language="en")
         try:
             async with asyncio.timeout(_PROBE_SECONDS):
                 await asyncio.wrap_future(self._engine.submit(job))
         except Exception:  # noqa: BLE001 - whatever is wrong with the engine, it is not ready
-            return False
-        return True
+            return "the engine does not decode; see the log"
+        try:
+            await self._check_journal()
+        except JournalError as error:
+            return f"{error}; make room, or move it"
+        return None
 
 
 def health(

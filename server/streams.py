@@ -78,6 +78,11 @@ class Streams:
     def journaled(self) -> bool:
         return self._journal is not None
 
+    async def check_journal(self) -> None:
+        """Raises JournalError where streams could not be written down now."""
+        if self._journal is not None:
+            await self._journal.probe()
+
     # Connections
 
     def open(self, start: Start, mailbox: Mailbox, holder: Holder) -> LiveStream:

@@ -28,6 +28,7 @@ from whisper_stream.streamer.events import (
     Done,
     Event,
     Flushed,
+    Gap,
     Partial,
     SegmentClosed,
     Word,
@@ -83,8 +84,9 @@ class ScriptedSession:
 
     def job_failed(self, reason: str, now: float) -> list[Event]:
         self.failures.append(reason)
+        start, end = self._position, self._position + self._job_samples
         self._drop_job()
-        return self._settle()
+        return [Gap(start_sample=start, end_sample=end, reason=reason), *self._settle()]
 
     def flush(self, flush_id: str) -> list[Event]:
         self._flushes.append(flush_id)

@@ -21,6 +21,7 @@ SHORT = {
     # The slack keeps the clock out of the test: what is judged here is that no word is lost.
     "fairness": ["--model", "scripted", "--speed", "10", "--repeat", "1", "--slack", "60"],
     "abuse": ["--wrong", "100", "--slow", "5", "--patience", "0.2"],
+    "failures": ["--model", "scripted", "--speed", "0"],
     "overload": ["--model", "scripted", "--max-streams", "3", "--speed", "4", "--every", "0.2"]
     + ["--hold", "1.5"],
 }
@@ -31,6 +32,7 @@ WANTED: dict[str, dict[str, Any]] = {
     "fuzz": {"crashes": 0, "healthy_stream_unchanged": True},
     "fairness": {"words_alone": 88, "words_beside": 88},
     "abuse": {"descriptors_grown": 0, "secrets_or_tracebacks_logged": False},
+    "failures": {"disk_full": None, "damaged_journal": None, "out_of_memory": None},
     "overload": {"accepted": 3, "lost": 0, "gaps": 0, "unexplained": 0},
 }
 
