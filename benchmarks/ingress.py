@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+import wave
 from asyncio.subprocess import DEVNULL, PIPE
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -31,7 +32,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from whisper_stream.clients.load_clips import choose_language, read_clips
+import numpy as np
+from whisper_stream.clients.load_clips import LoadClip, choose_language, read_clips
 from whisper_stream.clients.load_line import open_line
 from whisper_stream.clients.load_plan import make_plans
 from whisper_stream.clients.load_report import figures_of, percentile
@@ -181,7 +183,7 @@ async def daemon(ingress: int, latency: float, profile: str = "-") -> AsyncItera
 
 
 async def measure(options: argparse.Namespace, url: str, streams: int) -> dict[str, Any]:
-    clips = choose_language(read_clips([ROOT / "tests" / "data"]), "en")
+    clips = [_quiet(options)] if options.idle else _speech()
     plans = make_plans(clips, streams, seconds=options.seconds, spread=2.0, seed=0)
     pings: list[float] = []
     probes = [asyncio.create_task(_probe(url, pings)) for _ in range(options.probes)]
@@ -190,7 +192,16 @@ async def measure(options: argparse.Namespace, url: str, streams: int) -> dict[s
         probe.cancel()
     await asyncio.gather(*probes, return_exceptions=True)
     figures = figures_of(run, lambda references, text, language: None)
-    kept = ("streams", "audio_seconds", "commit_p50", "commit_p95", "commit_p99", "late_max", "failed", "refused")
+    kept = (
+        "streams",
+        "audio_seconds",
+        "commit_p50",
+        "commit_p95",
+        "commit_p99",
+        "late_max",
+        "failed",
+        "refused",
+    )
     row: dict[str, Any] = {name: figures[name] for name in kept}
     cost = figures["cpu_per_audio_second"]
     row["cpu_per_stream"] = cost
@@ -200,6 +211,23 @@ async def measure(options: argparse.Namespace, url: str, streams: int) -> dict[s
     row["ping_p50"] = _rounded(percentile(pings, 50))
     row["ping_p99"] = _rounded(percentile(pings, 99))
     return row
+
+
+def _speech() -> list[LoadClip]:
+    return choose_language(read_clips([ROOT / "tests" / "data"]), "en")
+
+
+def _quiet(options: argparse.Namespace) -> LoadClip:
+    """A room in which nobody speaks."""
+    chance = np.random.default_rng(0)
+    samples = chance.normal(0.0, 3.0, round(options.seconds * SAMPLE_RATE)).round().astype("<i2")
+    path = Path(options.folder) / "room.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE)
+        file.writeframes(samples.tobytes())
+    return LoadClip(path=str(path), seconds=options.seconds, language="en")
 
 
 def _rounded(value: float | None) -> float | None:
@@ -222,10 +250,15 @@ async def _probe(url: str, pings: list[float]) -> None:
             await asyncio.sleep(1 / PINGS)
 
 
-def parts_of(path: str, stream_seconds: float) -> dict[str, float]:
+def read_profile(path: str) -> dict[str, float]:
+    lines: dict[str, float] = json.loads(Path(path).read_text())
+    return lines
+
+
+def parts_of(lines: dict[str, float], stream_seconds: float) -> dict[str, float]:
     """Processor seconds for each second of a stream, by part; C functions count to their callers."""
     spent: Counter[str] = Counter()
-    for line, seconds in json.loads(Path(path).read_text()).items():
+    for line, seconds in lines.items():
         spent[_part(line)] += seconds / stream_seconds
     return {part: round(share, 6) for part, share in spent.most_common()}
 
@@ -235,15 +268,14 @@ def _part(file: str) -> str:
 
 
 async def profiled(options: argparse.Namespace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "profile")
-        async with daemon(0, options.latency, path) as url:
-            row = await measure(options, url, options.streams[0])
-        seconds = row["audio_seconds"]
-        costly = json.loads(Path(path).read_text()).items()
-        for line, spent in itertools.islice(costly, options.functions):
-            print(f"{1e6 * spent / seconds:8.1f} us a second  {line}")
-        return {"parts": parts_of(path, seconds), **row}
+    path = str(Path(options.folder) / "profile")
+    async with daemon(0, options.latency, path) as url:
+        row = await measure(options, url, options.streams[0])
+    seconds = row["audio_seconds"]
+    costly = read_profile(path)
+    for line, spent in itertools.islice(costly.items(), options.functions):
+        print(f"{1e6 * spent / seconds:8.1f} us a second  {line}")
+    return {"parts": parts_of(costly, seconds), **row}
 
 
 async def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -272,10 +304,16 @@ def main() -> int:
     parser.add_argument("--latency", type=float, default=0.15, help="seconds of the engine")
     parser.add_argument("--players", type=int, default=2, help="processes that play")
     parser.add_argument("--probes", type=int, default=4, help="streams that only ping")
-    parser.add_argument("--profile", action="store_true", help="of one process, with the first --streams")
-    parser.add_argument("--functions", type=int, default=0, help="with --profile: the costliest ones")
+    parser.add_argument(
+        "--profile", action="store_true", help="of one process, with the first --streams"
+    )
+    parser.add_argument(
+        "--functions", type=int, default=0, help="with --profile: the costliest ones"
+    )
+    parser.add_argument("--idle", action="store_true", help="nobody speaks in any stream")
     options = parser.parse_args()
-    figures = asyncio.run(run(options))
+    with tempfile.TemporaryDirectory() as options.folder:
+        figures = asyncio.run(run(options))
     print(json.dumps(figures))
     return 0 if figures["passed"] else 1
 

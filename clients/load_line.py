@@ -69,12 +69,12 @@ class LoadLine:
     """An open stream."""
 
     def __init__(self, socket: ClientConnection) -> None:
-        self._socket = socket
+        self.socket = socket
 
     async def send(self, frame: str | bytes) -> None:
         """Send a frame; nothing happens once the connection has ended: whoever receives is told."""
         try:
-            await self._socket.send(frame)
+            await self.socket.send(frame)
         except ws_errors.ConnectionClosed:
             return
 
@@ -92,7 +92,7 @@ class LoadLine:
         """
         while True:
             try:
-                frame = await self._socket.recv()
+                frame = await self.socket.recv()
                 message = _DECODER.decode(frame)
             except msgspec.ValidationError:
                 continue  # a message that tells nothing about the load

@@ -22,7 +22,7 @@ __all__ = ["Engine", "Session", "StreamBridge", "configured", "held", "say"]
 logger = logging.getLogger(__name__)
 
 SLICE_BYTES = 16_384  # fed at once, so that a large frame does not hold up other streams
-ACK_INTERVAL = 0.25  # seconds, at least, between two acks
+ACK_INTERVAL = 0.5  # seconds, at least, between two acks
 AHEAD_SECONDS = 5.0  # of audio more than time has passed: nobody speaks this fast
 MOST_REST = 20.0  # seconds
 
@@ -104,7 +104,8 @@ class StreamBridge:
             self._news.set()
             self._ack_soon()
             await self._throttle()
-            await asyncio.sleep(0)
+            if start + SLICE_BYTES < len(data):
+                await asyncio.sleep(0)
             while self._recording.has_pending:
                 self._space.clear()
                 self._news.set()
@@ -184,7 +185,7 @@ class StreamBridge:
         Only a stream that is played faster than it was spoken rests, and only beside others: its long
         windows would take the engine from those who speak.
         """
-        if self._others() > 0 and self._recording.ahead(self._loop.time()) > AHEAD_SECONDS:
+        if self._recording.ahead(self._loop.time()) > AHEAD_SECONDS and self._others() > 0:
             await asyncio.sleep(min(MOST_REST, took * self._others()))
 
     def _emit(self, events: list[Event]) -> None:

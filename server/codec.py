@@ -6,6 +6,7 @@ a raw binary frame; with msgpack, every message is a map in a binary frame, audi
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Protocol, get_args
 
 import msgpack
@@ -99,16 +100,23 @@ class JsonCodec:
         return message
 
 
+_packer = msgspec.msgpack.Encoder()
+_unpack_client: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(ClientMessage)
+
+
 class MsgpackCodec:
     """Binary frames, each one msgpack map."""
 
     subprotocol = MSGPACK_SUBPROTOCOL
 
     def encode(self, message: ClientMessage | ServerMessage) -> Frame:
-        frame: bytes = msgpack.packb(msgspec.to_builtins(message, builtin_types=(bytes,)))
-        return frame
+        return _packer.encode(message)
 
     def decode_client(self, frame: Frame) -> ClientMessage:
+        if isinstance(frame, bytes):
+            # Nearly all are well; what is wrong with one that is not, the slow way finds out.
+            with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+                return _unpack_client.decode(frame)
         value = _msgpack_map(frame)
         if value.get("type") == "audio" and isinstance(value.get("data"), str):
             raise InvalidField("data", "data must be binary PCM, not text")

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -82,16 +81,21 @@ class StreamConnection:
         # Numbers what is said before there is a stream; then the stream's own.
         self._mailbox = Mailbox(self._outbox)
         self._loop = asyncio.get_running_loop()
-        # Resolved when the daemon is about to stop.
-        self._stopping: asyncio.Future[None] = self._loop.create_future()
+        # The daemon is about to stop.
+        self._stopping = False
+        # Of the reader, while it waits for a frame, and since when: to wake it without one.
+        self._waiting: asyncio.Timeout | None = None
+        self._waiting_since = 0.0
+        # One timer looks after all waits: arming one for every frame costs more than reading it.
+        self._watchdog: asyncio.TimerHandle | None = None
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         self._stream: LiveStream | None = None
 
     def stop(self) -> None:
         """Finish the stream soon: what was received is still committed and delivered."""
-        if not self._stopping.done():
-            self._stopping.set_result(None)
+        self._stopping = True
+        self._wake_reader()
 
     async def supersede(self) -> None:
         """Another connection goes on with the stream: take no more audio, say why, and close."""
@@ -108,11 +112,13 @@ class StreamConnection:
     async def run(self) -> None:
         """Serve until the connection is closed by either side."""
         started = self._loop.time()
+        self._watchdog = self._loop.call_later(self._patience, self._watch)
         writer = self._writer = asyncio.create_task(self._guard("writer", self._write))
         reader = self._reader = asyncio.create_task(self._guard("reader", self._read))
         try:
             await asyncio.wait({writer})
         finally:
+            self._watchdog.cancel()
             for task in (writer, reader):
                 task.cancel()
             await asyncio.gather(writer, reader, return_exceptions=True)
@@ -129,37 +135,42 @@ class StreamConnection:
         return "-" if self._stream is None else self._stream.id
 
     async def _read(self) -> None:
-        receiving: asyncio.Task[Message] | None = None
-        try:
-            while True:
-                await self._outbox.writable()
-                receiving = receiving or asyncio.create_task(self._websocket.receive())
-                await self._wait_for(receiving)
-                if self._is_live() and self._stopping.done():
-                    await self._perform(self._on_stop())
-                elif not receiving.done():
-                    await self._perform(self._idle_actions())
-                elif receiving.result()["type"] == "websocket.disconnect":
-                    self._hang_up()
-                    return
-                else:
-                    frame, receiving = receiving.result(), None
-                    await self._perform(self._take(frame))
-        finally:
-            if receiving is not None:
-                receiving.cancel()
+        while True:
+            await self._outbox.writable()
+            frame = None if self._is_live() and self._stopping else await self._receive()
+            if frame is None:
+                actions = self._on_stop() if self._stopping else self._idle_actions()
+                await self._perform(actions)
+            elif frame["type"] == "websocket.disconnect":
+                self._hang_up()
+                return
+            else:
+                await self._perform(self._take(frame))
 
-    async def _wait_for(self, receiving: asyncio.Task[Message]) -> None:
-        """Wait for a frame; while audio is expected, also for the daemon's stop and the timeout."""
-        if self._is_live():
-            either: set[asyncio.Future[Any]] = {receiving, self._stopping}
-            await asyncio.wait(
-                either,
-                timeout=self._patience,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-        else:
-            await asyncio.wait({receiving})
+    async def _receive(self) -> Message | None:
+        """Return the next frame; None: audio is expected, and the daemon stops or nothing came for long."""
+        self._waiting_since = self._loop.time()
+        try:
+            async with asyncio.timeout(None) as self._waiting:
+                return await self._websocket.receive()
+        except TimeoutError:
+            return None
+        finally:
+            self._waiting = None
+
+    def _wake_reader(self) -> None:
+        """End the reader's wait, if audio is expected. A frame that comes meanwhile is not lost."""
+        if self._waiting is not None and not self._waiting.expired() and self._is_live():
+            self._waiting.reschedule(self._loop.time())
+
+    def _watch(self) -> None:
+        """Look whether the client has been silent for too long, and when to look next."""
+        patience = self._patience
+        silent = 0.0 if self._waiting is None else self._loop.time() - self._waiting_since
+        if silent >= patience:
+            self._wake_reader()
+            silent = 0.0
+        self._watchdog = self._loop.call_later(patience - silent, self._watch)
 
     @property
     def _patience(self) -> float:
@@ -270,7 +281,7 @@ class StreamConnection:
             await self._send(message)
         assert self._outbox.closing is not None  # get() returns None only after close()
         code, reason = self._outbox.closing
-        if self._stopping.done() and code is CloseCode.NORMAL:
+        if self._stopping and code is CloseCode.NORMAL:
             code, reason = CloseCode.SERVICE_RESTART, WarningCode.SHUTTING_DOWN
         await self._websocket.close(code, reason)
 

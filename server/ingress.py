@@ -30,6 +30,7 @@ from .figures import Figures
 from .ipc import Broken, Channel, Hello
 from .listener import DaemonServer, uvicorn_config
 from .logs import configure_logging
+from .memory import settle_memory
 from .place import Place, new_id, owner_of, socket_path
 from .relay import Relay, relay_resume
 from .reloading import reload
@@ -128,6 +129,7 @@ class _IngressServer(DaemonServer):
         reload(self._hub, self._tls, self._hello.certificate, self._hello.key)
 
     def _ready(self) -> None:
+        settle_memory()
         self._tasks = [
             asyncio.create_task(self._repeat(_PUBLISH_SECONDS, self._hub.publish)),
             asyncio.create_task(self._repeat(_REPORT_SECONDS, self._engine.report)),

@@ -15,11 +15,11 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from .app import Hub, create_app
 from .config import ServerConfig
 from .errors import ListenError
+from .framing import ReadAheadWebSocket
 from .refusals import SELDOM
 from .wire import MAX_FRAME_BYTES
 
@@ -74,7 +74,7 @@ def bind_several(host: str, port: int, count: int) -> list[socket.socket]:
     return bound
 
 
-class LingeringWebSocket(WebSocketsSansIOProtocol):
+class LingeringWebSocket(ReadAheadWebSocket):
     """A refusal is no fault of ours: it is not logged as one.
 
     After a frame that breaks the websocket rules, reads on until the client has seen the close.

@@ -23,6 +23,7 @@ from .debug_pages import check_debug
 from .errors import ConfigError, ListenError
 from .listener import DaemonServer, bind, bind_several
 from .logs import configure_logging
+from .memory import settle_memory
 from .reloading import reload
 from .settings import read_settings, to_toml
 from .supervisor import COMMAND, Supervisor
@@ -177,6 +178,7 @@ async def _supervise(
 
 
 def _say_ready(config: ServerConfig, sock: socket.socket, model: str, *, closed: bool) -> None:
+    settle_memory()
     url = _url(config, sock.getsockname()[1])
     logger.info("listening on %s model=%s", url, model)
     if not (is_loopback(config.host) or closed):

@@ -162,6 +162,8 @@ class ServerProtocol:
         return self._dispatch(message)
 
     def _dispatch(self, message: ClientMessage) -> list[Action]:
+        if isinstance(message, Audio) and self.state is ProtocolState.STREAMING:
+            return self._on_audio(message.data)  # nearly all there is
         if isinstance(message, Ping):
             return [Reply(message=Pong(id=message.id))]
         if isinstance(message, Seen):

@@ -276,7 +276,8 @@ class Recording:
     def _take(self, data: bytes) -> NDArray[np.float32]:
         samples = self._ingest.push(data)
         self.bytes_in += len(data)
-        self._pending = np.concatenate((self._pending, samples))
+        waits = self._pending.size > 0
+        self._pending = np.concatenate((self._pending, samples)) if waits else samples
         return samples
 
     def _refill(self) -> None:

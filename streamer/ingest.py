@@ -147,12 +147,13 @@ class PcmIngest:
 
     def push(self, data: bytes) -> NDArray[np.float32]:
         """Takes any number of bytes and returns what they complete: [n] at 16 kHz, in -1..1."""
-        data = self._carry + data
+        if self._carry:
+            data = self._carry + data
         whole = len(data) - len(data) % self._frame_bytes
         self._carry = data[whole:]
         if whole == 0:
             return np.zeros(0, dtype=np.float32)
-        raw = np.frombuffer(data[:whole], dtype=self._dtype)
+        raw = np.frombuffer(data, dtype=self._dtype, count=whole // self._dtype.itemsize)
         samples = raw.astype(np.float32)
         if self._companded is not None:
             samples = self._companded[raw]
