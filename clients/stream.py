@@ -8,8 +8,9 @@
         async for message in stream:
             ...
 
-When the connection drops, the stream goes on with a new one: what the server does not hold yet is
-kept and sent again, and what it said meanwhile arrives, so that no word is missing or comes twice.
+When the connection drops, even before the server has said ``ready``, the stream goes on with a new one:
+what the server does not hold yet is kept and sent again, and what it said meanwhile arrives, so that no
+word is missing or comes twice.
 A server that has forgotten the stream (it was restarted) gets a new one from the last closed segment on.
 """
 
@@ -279,7 +280,9 @@ class StreamConnection:
     async def _recover(self, lost: ws_errors.ConnectionClosed) -> None:
         """Connect anew and resume; raises ConnectionLost where that cannot be."""
         passing = lost.rcvd is None or lost.rcvd.code in _PASSING
-        if not (self._resumable and passing):
+        # Before ``ready`` there is nothing to resume: the stream is opened once more.
+        again = self._resumable if self._ready is not None else self._reconnect_seconds > 0
+        if not (again and passing):
             raise _lost(lost) from None
         self._connected = False
         self._progress.set()
@@ -305,6 +308,8 @@ class StreamConnection:
             while answer is None or isinstance(answer, wire.Warning):
                 answer = self._decode(await socket.recv())
             if isinstance(answer, wire.Error) and not self._is_passing(answer):
+                if self._ready is None:
+                    raise RemoteError(answer.code, answer.message, answer.field)
                 raise ConnectionLost(f"the connection was lost for too long: {answer.message}")
         except BaseException:
             await socket.close()
@@ -312,6 +317,10 @@ class StreamConnection:
         match answer:
             case wire.Resumed():
                 self._backlog.rewind(answer.bytes, answer.controls)
+            case wire.Ready() if self._ready is None:
+                self._backlog.rewind(0, 0)
+                self._seq = 0
+                self._note(answer)
             case wire.Ready():
                 answer = self._begin_anew(answer)
             case _:
@@ -323,8 +332,7 @@ class StreamConnection:
         return True
 
     def _greeting(self) -> wire.ClientMessage:
-        assert self._ready is not None
-        if self._forgotten:
+        if self._ready is None or self._forgotten:
             return self._backlog.changed(self._start)
         session, token = self._ready.session, self._ready.token
         return wire.Resume(session=session, token=token, seq=self._seq)

@@ -17,7 +17,7 @@ import pytest
 from whisper_stream.server import captions, wire
 from whisper_stream.streamer.jobs import DecodeJob
 
-from .fake_server import Peer, fake_server, segment
+from .fake_server import WORDS, Peer, fake_server, segment, talk
 from .fake_server import word as fake_word
 from .relay import relay
 from .server_rig import STEP, ScriptedEngine, daemon
@@ -170,6 +170,41 @@ def test_a_daemon_that_stops_politely_is_followed_by_the_next() -> None:
     assert [(s["start"], s["end"]) for s in node.of("segment")] == [(0.0, 2.0), (2.0, 3.5)]
     (done,) = node.of("done")
     assert (done["samples"], done["words"], done["duration"]) == (7 * STEP, 7, 3.5)
+
+
+def test_a_connection_lost_before_ready_is_made_again() -> None:
+    left = [2]
+
+    async def script(peer: Peer) -> None:
+        if left[0]:
+            left[0] -= 1
+            await peer.receive()
+            peer.socket.transport.abort()
+            return
+        await talk(peer)
+
+    with fake_server(script) as server, driver() as node:
+        node.order("connect", url=server.url, options={})
+        assert node.until_type("ready")["session"] == "s"
+        node.order("send", levels=[7], each=8_000)
+        node.order("close")
+        node.until_type("end")
+        audio = bytes(server.peers[-1].audio)
+    assert [event["attempt"] for event in node.of("reconnecting")] == [1, 2]
+    assert len(server.peers) == 3 and not node.of("resumed")
+    assert len(node.words()) == len(WORDS)
+    assert audio == np.full(8_000, 7, "<i2").tobytes()
+
+
+def test_a_server_that_never_gets_ready_is_given_up() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.receive()
+        peer.socket.transport.abort()
+
+    with fake_server(script) as server, driver() as node:
+        node.order("connect", url=server.url, options={"giveUpAfter": 0.6})
+        assert node.until_type("thrown")["code"] == "lost"
+        assert len(server.peers) >= 2
 
 
 def test_what_cannot_be_opened_is_said() -> None:

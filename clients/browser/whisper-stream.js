@@ -6,10 +6,11 @@
  *     stream.send(pcm);                       // 16-bit mono at 16 kHz, unless options say otherwise
  *     for await (const event of stream.events()) if (event.type === "commit") show(event.text);
  *
- * A lost connection is opened again and goes on where it stopped. The audio of the segment that is
- * still open is kept; where the server remembers the stream, only what it lacks is sent again, and
- * where it does not (it was restarted) a new stream takes over from the last closed segment. Words
- * that were committed before are not repeated, and times go on counting from the first sample.
+ * A lost connection, even before the server was ready, is opened again and goes on where it stopped.
+ * The audio of the segment that is still open is kept; where the server remembers the stream, only what
+ * it lacks is sent again, and where it does not (it was restarted) a new stream takes over from the last
+ * closed segment. Words that were committed before are not repeated, and times go on counting from the
+ * first sample.
  */
 
 export const SUBPROTOCOL = "whisper-stream.v1.json";
@@ -24,6 +25,7 @@ const STEADY_SECONDS = 5; // a connection that lasted so long is no failed attem
 const SILENT_SECONDS = 45; // without a message while audio is unanswered: the connection is dead
 const PING_SECONDS = 60;
 const PROBE_SECONDS = 3; // to find out whether a server is there that refused us
+const BROKEN = new Set([1001, 1006, 1012, 1013]); // close codes of a connection or a server that went away
 const NO_ANSWER = "no answer";
 const WATCH_SECONDS = 2; // between looks at the connection, and acknowledgements of messages
 // Trying again may help: the server was busy, or broke, or forgot us.
@@ -214,7 +216,7 @@ export class Stream {
 
   _welcome(message) {
     this._ready = true;
-    const again = this.state === "reconnecting";
+    const again = this.session !== null;
     this.session = { ...this.session, ...message };
     if (message.type === "resumed") {
       this._held = this._base + message.bytes;
@@ -361,7 +363,9 @@ export class Stream {
     this._detach();
     // Who was let in once is refused only by a server that is just coming up.
     const passing = PASSING.has(problem.code) || problem.code === "refused";
-    if (this.state === "connecting" || !passing) return this._finish(problem);
+    // What cannot be reached at all is told at once; what was, and went away, may come back.
+    const opened = this.state !== "connecting" || (problem.code === "lost" && BROKEN.has(code));
+    if (!opened || !passing) return this._finish(problem);
     const steady = this.state === "open" && Date.now() - this._openedAt > STEADY_SECONDS * 1000;
     if (steady) this._attempt = 0;
     if (steady || !this._lostAt) this._lostAt = Date.now();
