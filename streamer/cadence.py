@@ -11,11 +11,12 @@ _SHARE = (
     1.5  # updates are at least this many turnarounds apart: the engine keeps a third of its time
 )
 _SMOOTHING = 0.3  # weight of the newest turnaround
-_JUDGED = 3  # turnarounds, whose median counts: a single slow one is forgiven
+_JUDGED = 5  # turnarounds of updates, whose median counts: two slow ones are forgiven
 
 # A stream that is behind, after a lost connection say, works its audio off update by update, so that it
 # says what it would have said. That has its bounds:
 _TOLERATED = 1.0  # seconds behind, at any pace of the engine
+_ALARMING = 3.0  # seconds behind, from which on two slow answers in a row are enough
 _CATCH_UP = 15.0  # seconds that catching up may take
 _MOST_BEHIND = 30.0  # seconds
 _AHEAD = 2.0  # seconds of audio more than time has passed: it is played, not spoken
@@ -49,10 +50,13 @@ class Cadence:
     def asked(self, now: float) -> None:
         self._asked = now
 
-    def answered(self, now: float, *, behind: float = 0.0, received: float = 0.0) -> None:
+    def answered(
+        self, now: float, *, behind: float = 0.0, received: float = 0.0, update: bool = True
+    ) -> None:
         """An answer came at ``now``, in seconds since the stream began.
 
-        ``behind``: seconds of audio after the window that was decoded; ``received``: of all audio.
+        ``behind``: seconds of audio after the window that was decoded; ``received``: of all audio;
+        ``update``: another one like it will follow soon, unlike after the end of an utterance.
         """
         if self._asked is None:
             return
@@ -63,13 +67,16 @@ class Cadence:
             self._turnaround = took
         else:
             self._turnaround += _SMOOTHING * (took - self._turnaround)
-        self._latest.append(took)
+        if update:
+            self._latest.append(took)
         self._skipping = self._must_skip(behind, received - now * (1 + _DRIFT))
 
     def _must_skip(self, behind: float, ahead: float) -> bool:
         if ahead > _AHEAD:
             return True
         typical = median(self._latest)
+        if behind > _ALARMING:
+            typical = max(typical, min(self._latest[-1], self._latest[-2]))
         if self._skipping and _SHARE * typical > self._least:
             return True  # not to and fro
         # every update but the last makes up for ``least - typical`` seconds

@@ -346,7 +346,10 @@ class StreamSession:
     def _answered(self, job: _InFlight, now: float) -> None:
         received = self._intake.received
         self._cadence.answered(
-            now, behind=(received - job.end) / SAMPLE_RATE, received=received / SAMPLE_RATE
+            now,
+            behind=(received - job.end) / SAMPLE_RATE,
+            received=received / SAMPLE_RATE,
+            update=not job.final,
         )
 
     @property
