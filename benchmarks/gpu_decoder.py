@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from gpu_rig import ceilings, milliseconds, parser, random_model, report
@@ -39,16 +40,20 @@ def ours(model: Whisper, batch: int) -> tuple[float, float, float]:
     """Milliseconds of a step: on the device, with what the host does around it, and without a graph."""
     vocabulary = model.dims.n_vocab
     barred = torch.zeros(2, vocabulary, device="cuda")
-    decoder = SlotDecoder(model, slots=batch, barred=barred, no_speech=vocabulary - 1, silence=[])
+    options: dict[str, Any] = {
+        "windows": batch,
+        "texts": batch,
+        "barred": torch.zeros(2, vocabulary, device="cuda"),
+        "no_speech": vocabulary - 1,
+        "silence": [],
+    }
+    decoder = SlotDecoder(model, **options)
     features = torch.randn(batch * 1500, model.dims.n_audio_state, device="cuda", dtype=model.dtype)
-    decoder.enter(features, [(slot, 1500, False) for slot in range(batch)])
-    del features
-    feeds = [Feed(slot=slot, tokens=[slot], start=PAST) for slot in range(batch)]
-    whole = milliseconds(lambda: decoder.step(feeds), rounds=30)
-    graph = decoder.graph(batch, 1)
-    device = milliseconds(graph.replay, rounds=30)
-    decoder.capturing = False
-    plain = milliseconds(lambda: decoder.step(feeds))
+    decoder.caches.enter(features, [(slot, 1500, False) for slot in range(batch)])
+    feeds = [Feed(text=slot, window=slot, tokens=[slot], start=PAST) for slot in range(batch)]
+    whole = milliseconds(decoder.step, feeds, rounds=30)
+    device = milliseconds(decoder.graph(batch).replay, rounds=30)
+    plain = milliseconds(SlotDecoder(model, graphs=False, **options).step, feeds)
     return device, whole, plain
 
 
@@ -84,7 +89,7 @@ def transformers_step(model: Whisper, batch: int) -> float | None:
         )
         return head(out.last_hidden_state[:, -1]).float().argmax(dim=-1)
 
-    return milliseconds(step)
+    return milliseconds(step, warm=10)
 
 
 def openai_step(model: Whisper, batch: int) -> float | None:
@@ -95,8 +100,7 @@ def openai_step(model: Whisper, batch: int) -> float | None:
     dims = whisper.model.ModelDimensions(
         **{key: getattr(model.dims, key) for key in whisper.model.ModelDimensions.__annotations__}
     )
-    peer = whisper.model.Whisper(dims).to("cuda").eval()
-    peer = peer.half() if model.dtype == torch.float16 else peer.bfloat16()
+    peer = whisper.model.Whisper(dims).to("cuda").eval()  # casts its weights as they are used
     cache, hooks = peer.install_kv_cache_hooks()
     audio = torch.randn(batch, 1500, dims.n_audio_state, device="cuda", dtype=model.dtype)
     ids = torch.zeros(batch, PAST, dtype=torch.long, device="cuda")

@@ -30,7 +30,7 @@ from whisper_stream.streamer.batch_backend import BatchBackend
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
-GREEDY = BackendConfig(final_beams=1)
+CONFIG = BackendConfig()
 RATE = 16_000
 
 
@@ -128,24 +128,24 @@ def main() -> int:
     args = parser(__doc__).parse_args()
     rows: list[dict[str, object]] = []
     for name in args.models:
-        cpu = WhisperBackend(load_model(name, device="cpu", compute_type="float32"), GREEDY)
+        cpu = WhisperBackend(load_model(name, device="cpu", compute_type="float32"), CONFIG)
         jobs = make_jobs(cpu)
         expected = cpu.decode(jobs)
         for dtype in ("float32", "float16", "bfloat16"):
             model = load_model(name, device="cuda", compute_type=dtype)
-            batch: BatchBackend[int] = BatchBackend(model, GREEDY, slots=64)
+            batch: BatchBackend[int] = BatchBackend(model, CONFIG, slots=64)
             together = batch.decode(jobs)
             alone = [batch.decode([job])[0] for job in jobs]
-            plain_loop: BatchBackend[int] = BatchBackend(model, GREEDY, slots=64, graphs=False)
+            plain_loop: BatchBackend[int] = BatchBackend(model, CONFIG, slots=64, graphs=False)
             no_triton: BatchBackend[int] = BatchBackend(
-                model, GREEDY, slots=64, graphs=False, kernels=PlainKernels()
+                model, CONFIG, slots=64, graphs=False, kernels=PlainKernels()
             )
             title = f"{name} {dtype}"
             rows.append(compare(f"{title}: CUDA batch, CPU float32", together, expected))
             rows.append(compare(f"{title}: batch, one by one", together, alone))
             rows.append(compare(f"{title}: graphs, plain loop", together, plain_loop.decode(jobs)))
             rows.append(compare(f"{title}: Triton, PyTorch", together, no_triton.decode(jobs)))
-            one = WhisperBackend(model, GREEDY)
+            one = WhisperBackend(model, CONFIG)
             rows.append(compare(f"{title}: batch, WhisperBackend", together, one.decode(jobs)))
             del model, batch, plain_loop, no_triton, one
             torch.cuda.empty_cache()

@@ -3,11 +3,11 @@
     python benchmarks/gpu_streams.py --models large-v3-turbo --streams 300 400 500
 
 Every stream asks for an update a second, with windows, prompts, prefixes, drafts and text of real streams:
-those that ``--trace`` wrote (base on the recordings of tests/data). Weights are random at the sizes of the
+those that ``--trace`` wrote, of base on any recordings. Weights are random at the sizes of the
 models, so what they say is replaced by the trace's tokens, once the work is done: encoder, passes, steps
 and word times are all computed. Turnaround is from asking for an update until its words are there.
 
-    python benchmarks/gpu_streams.py --trace traces.json [--model base]
+    python benchmarks/gpu_streams.py --trace traces.json --audio talk.flac [--model base]
 
 Prints a line for every number of streams, and, last, one JSON object.
 """
@@ -32,6 +32,7 @@ import torch
 from gpu_rig import parser, random_model, report
 from whisper_stream.model.audio import load_audio
 from whisper_stream.model.loading import load_model
+from whisper_stream.model.slot_decoder import Choices
 from whisper_stream.streamer.backend import WhisperBackend
 from whisper_stream.streamer.backend_config import BackendConfig
 from whisper_stream.streamer.batch_backend import BatchBackend
@@ -50,13 +51,10 @@ CADENCE = 1.0  # seconds
 # Traces
 
 
-def write_traces(target: Path, name: str, seconds: float) -> None:
+def write_traces(target: Path, name: str, files: Sequence[Path]) -> None:
     """Runs real streams with a real model and writes down what they asked for and were told."""
     backend = WhisperBackend(load_model(name), BackendConfig(final_beams=1))
-    english = [json.loads(line) for line in (DATA / "manifest.jsonl").read_text().splitlines()]
-    files = [clip["file"] for clip in english if clip.get("language") == "en"]
-    audio = np.concatenate([load_audio(DATA / file) for file in files for _ in (0, 1)])
-    audio = np.resize(audio, round(seconds * RATE))
+    audio = np.concatenate([load_audio(path) for path in files])
     session = StreamSession(
         StreamConfig(language="en", update_interval=CADENCE),
         make_detector("webrtc"),
@@ -82,10 +80,10 @@ def write_traces(target: Path, name: str, seconds: float) -> None:
                     "steps": result.steps,
                 }
             )
-    target.write_text(json.dumps({"model": name, "seconds": seconds, "updates": rows}))
+    target.write_text(json.dumps({"model": name, "updates": rows}))
     long = [row["samples"] / RATE for row in rows]  # type: ignore[operator]
     print(
-        f"{len(rows)} updates in {seconds} s; windows {np.mean(long):.1f} s on average, at most "
+        f"{len(rows)} updates in {len(audio) / RATE:.0f} s; windows {np.mean(long):.1f} s on average, at most "
         f"{max(long):.1f}; {np.mean([row['steps'] for row in rows]):.1f} passes"  # type: ignore[misc]
     )
 
@@ -98,13 +96,30 @@ class ScriptedBackend(BatchBackend[QueuedJob]):
         self._scripts = scripts  # by the identity of a job
 
     def _take(self, row: Any, choices: Any) -> None:
-        text = self._scripts.get(id(row.job))
+        text = self._scripts[id(row.job)] if id(row.job) in self._scripts else None
         if text is not None:
-            known = len(row.greedy.tokens)
+            known = len(row.current.tokens)
             whole = [*text, self._eot]
             said = [whole[min(known + i, len(text))] for i in range(len(choices.tokens))]
-            choices = type(choices)(said, [-0.2] * len(said), 0.01)
+            choices = Choices(said, [-0.2] * len(said), 0.01)
         super()._take(row, choices)
+
+    def _spread(self, rows: Any, rankings: Any) -> None:
+        """Every beam is told the next token of the text first."""
+        told = []
+        for row, ranking in zip(rows, rankings, strict=True):
+            text = [*self._scripts.get(id(row.job), []), self._eot]
+            known = row.beams.length + 1 - len(row.beams.initial)
+            said = text[min(known, len(text) - 1)]
+            told.append(
+                [
+                    Choices(
+                        [said, *one.tokens[1:]], [-0.2 - 0.1 * n for n in range(len(one.tokens))]
+                    )
+                    for one in ranking
+                ]
+            )
+        super()._spread(rows, told)
 
 
 # Streams
@@ -195,7 +210,7 @@ def measure(args: Any) -> int:
     rows: list[dict[str, object]] = []
     for name in args.models:
         model = random_model(name, dtype=getattr(torch, args.dtype))
-        config = BackendConfig(final_beams=1, final_context=args.final_context)
+        config = BackendConfig(final_beams=args.beams, final_context=args.final_context)
         before = torch.cuda.memory_allocated()
         backend = ScriptedBackend(model, config, slots=args.slots, scripts=scripts)
         began = time.perf_counter()
@@ -219,6 +234,8 @@ def measure(args: Any) -> int:
             row: dict[str, object] = {
                 "model": name,
                 "streams": streams,
+                "beams": args.beams,
+                "final_context": args.final_context,
                 "updates_per_s": round((end.done - start.done) / spent, 1),
                 "turnaround_p50": round(times[len(times) // 2], 3),
                 "turnaround_p95": round(times[int(len(times) * 0.95)], 3),
@@ -253,13 +270,14 @@ def main() -> int:
     options.add_argument("--slots", type=int, default=128)
     options.add_argument("--dtype", default="float16")
     options.add_argument("--final-context", default="full", choices=["full", "trimmed"])
+    options.add_argument("--beams", type=int, default=5, help="of endpoints")
     options.add_argument("--traces", type=Path, default=Path("traces.json"))
     options.add_argument("--trace", type=Path, help="write traces, and do nothing else")
     options.add_argument("--model", default="base", help="of the traces")
-    options.add_argument("--trace-seconds", type=float, default=120.0)
+    options.add_argument("--audio", type=Path, nargs="+", default=[DATA / "en-speech-jfk.wav"])
     args = options.parse_args()
     if args.trace is not None:
-        write_traces(args.trace, args.model, args.trace_seconds)
+        write_traces(args.trace, args.model, args.audio)
         return 0
     return measure(args)
 

@@ -1,4 +1,4 @@
-"""Token times of many rows at once, from the queries that the slot decoder kept and the audio they saw.
+"""Token times of many rows at once, from the queries that were kept of their tokens and the audio these saw.
 
 The same as ``align`` does for one row (which is the reference), with rows of any length side by side: one
 pass of softmax, normalisation, median filter and warping for all of them. Letters: F rows, T tokens of the
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .align import MEDIAN_WIDTH, SECONDS_PER_FRAME, alignment_cost, attended_times, token_times
-from .slot_decoder import SlotDecoder
+from .slot_caches import SlotCaches, send
 from .triton_fallback import try_kernel
 
 __all__ = ["RowTimes", "Span", "align_rows"]
@@ -26,7 +26,8 @@ __all__ = ["RowTimes", "Span", "align_rows"]
 class Span:
     """What is to be aligned of one row."""
 
-    slot: int
+    text: int  # its slot
+    window: int  # the slot of its audio
     first: int  # place of ``<|startoftranscript|>``
     end: int  # place after the last token
     frames: int  # audio positions that hold the audio itself
@@ -42,20 +43,20 @@ class RowTimes:
     attended: NDArray[np.float64]  # where each looks most
 
 
-def align_rows(decoder: SlotDecoder, spans: Sequence[Span], *, skip: int) -> list[RowTimes]:
+def align_rows(caches: SlotCaches, spans: Sequence[Span], *, skip: int) -> list[RowTimes]:
     """The times of every row; its first ``skip`` tokens count in the normalisation but have none."""
-    if decoder.queries.is_cuda:
-        answer = _together(decoder, spans, skip)
+    if caches.queries.is_cuda:
+        answer = _together(caches, spans, skip)
         if answer is not None:
             return answer
-    return [_alone(decoder, span, skip) for span in spans]
+    return [_alone(caches, span, skip) for span in spans]
 
 
-def _alone(decoder: SlotDecoder, span: Span, skip: int) -> RowTimes:
-    queries = decoder.queries[span.slot, span.first : span.end]  # [T, h, d]
-    keys = decoder.aligned_keys(torch.tensor([span.slot]), span.positions)[0]  # [h, S, d]
+def _alone(caches: SlotCaches, span: Span, skip: int) -> RowTimes:
+    queries = caches.queries[span.text, span.first : span.end]  # [T, h, d]
+    keys = caches.aligned_keys(torch.tensor([span.window]), span.positions)[0]  # [h, S, d]
     if span.tail:
-        keys = torch.cat([keys, decoder.silent_keys()], dim=1)
+        keys = torch.cat([keys, caches.silent_keys()], dim=1)
     scores = queries.transpose(0, 1) @ keys.transpose(1, 2) * queries.shape[-1] ** -0.5
     return RowTimes(
         token_times(alignment_cost(scores, span.frames, skip=skip)),
@@ -63,32 +64,35 @@ def _alone(decoder: SlotDecoder, span: Span, skip: int) -> RowTimes:
     )
 
 
-def _together(decoder: SlotDecoder, spans: Sequence[Span], skip: int) -> list[RowTimes] | None:
+def _together(caches: SlotCaches, spans: Sequence[Span], skip: int) -> list[RowTimes] | None:
     """Every row in one pass on the GPU; None where Triton cannot run."""
-    device = decoder.queries.device
+    device = caches.queries.device
     rows = np.array(
-        [[one.slot, one.first, one.end, one.frames, one.positions, one.tail] for one in spans],
+        [
+            [one.text, one.window, one.first, one.end, one.frames, one.positions, one.tail]
+            for one in spans
+        ],
         np.int32,
     )
-    sent = torch.from_numpy(rows).pin_memory().to(device, non_blocking=True)
-    slots, first, end, frames, positions, tails = sent.unbind(1)
-    tokens = int((rows[:, 2] - rows[:, 1]).max())
+    sent = send(rows, device)
+    texts, windows, first, end, frames, positions, tails = sent.unbind(1)
+    tokens = int((rows[:, 3] - rows[:, 2]).max())
     places = first[:, None] + torch.arange(tokens, device=device)  # [F, T]
-    places = places.clamp(max=decoder.queries.shape[1] - 1)
-    queries = decoder.queries[slots[:, None].long(), places.long()]  # [F, T, h, d]
-    keys = decoder.aligned_keys(slots.long(), int(rows[:, 4].max()))  # [F, h, S, d]
+    places = places.clamp(max=caches.queries.shape[1] - 1)
+    queries = caches.queries[texts[:, None].long(), places.long()]  # [F, T, h, d]
+    keys = caches.aligned_keys(windows.long(), int(rows[:, 5].max()))  # [F, h, S, d]
     own = keys.shape[2]
     scale = queries.shape[-1] ** -0.5
     queries = queries.transpose(1, 2)  # [F, h, T, d]
     scores = (queries @ keys.transpose(2, 3) * scale).float()  # [F, h, T, S]
     column = torch.arange(own, device=device)
     attended = scores.masked_fill((column >= positions[:, None])[:, None, None], -torch.inf)
-    if rows[:, 5].any():
-        silent = (queries @ decoder.silent_keys()[None].transpose(2, 3) * scale).float()
+    if rows[:, 6].any():
+        silent = (queries @ caches.silent_keys()[None].transpose(2, 3) * scale).float()
         silent = silent.masked_fill((tails == 0)[:, None, None, None], -torch.inf)
         attended = torch.cat([attended, silent], dim=-1)
     looked = attended.softmax(dim=-1).mean(dim=1).argmax(dim=-1)  # [F, T]
-    widest = int(rows[:, 3].max())
+    widest = int(rows[:, 4].max())
     cost = _costs(scores[..., :widest].contiguous(), end - first, frames)
     if cost is None:
         return None
@@ -98,7 +102,7 @@ def _together(decoder: SlotDecoder, spans: Sequence[Span], skip: int) -> list[Ro
         return None
     answer = torch.stack([starts, looked[:, skip:].int()]).cpu().double().numpy()
     answer *= SECONDS_PER_FRAME
-    counts = rows[:, 2] - rows[:, 1] - skip
+    counts = rows[:, 3] - rows[:, 2] - skip
     return [
         RowTimes(answer[0, row, :count], answer[1, row, :count]) for row, count in enumerate(counts)
     ]

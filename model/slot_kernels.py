@@ -55,10 +55,17 @@ class SlotKernels(Protocol):
         ...
 
     def choose(
-        self, logits: Tensor, barred: Tensor, first: Tensor, temperatures: Tensor, seeds: Tensor
+        self,
+        logits: Tensor,
+        barred: Tensor,
+        first: Tensor,
+        temperatures: Tensor,
+        seeds: Tensor,
+        expected: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """A token for every row of ``logits`` [N, V], int32, and its log-probability. ``barred`` [2, V] is
-        added: its second row where ``first`` [N] is 1. Temperature 0 takes the likeliest."""
+        added: its second row where ``first`` [N] is 1. Temperature 0 takes the likeliest; where
+        ``expected`` [N] is not negative, that token is taken whatever is likely."""
         ...
 
 
@@ -114,7 +121,13 @@ class PlainKernels:
         return F.gelu(x)
 
     def choose(
-        self, logits: Tensor, barred: Tensor, first: Tensor, temperatures: Tensor, seeds: Tensor
+        self,
+        logits: Tensor,
+        barred: Tensor,
+        first: Tensor,
+        temperatures: Tensor,
+        seeds: Tensor,
+        expected: Tensor,
     ) -> tuple[Tensor, Tensor]:
         logits = logits.float() + barred[first.long()]
         picked = logits.argmax(dim=-1)
@@ -122,6 +135,7 @@ class PlainKernels:
             generator = torch.Generator(device=logits.device).manual_seed(int(seeds[row]))
             chances = (logits[row] / temperatures[row]).softmax(dim=-1)
             picked[row] = torch.multinomial(chances, 1, generator=generator)[0]
+        picked = torch.where(expected >= 0, expected.long(), picked)
         logprobs = logits.gather(1, picked[:, None])[:, 0] - logits.logsumexp(dim=-1)
         return picked.int(), logprobs
 

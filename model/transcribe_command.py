@@ -100,6 +100,8 @@ def _transcribe_files(settings: TranscribeSettings, writer: ResultWriter) -> int
     model: Whisper | None = None
     failed = 0
     for path in settings.files:
+        if len(settings.files) > 1:
+            _head(path)
         samples = _attempt(path, partial(load_audio, path))
         if samples is None:
             failed += 1
@@ -178,6 +180,13 @@ def _load(settings: TranscribeSettings) -> Whisper:
     )
     warm_up(model, lambda: _say("notice", COMPILING))
     return model
+
+
+def _head(path: str) -> None:
+    """Whose text follows, as ``head`` says it. On stderr: standard output is text alone, also in a pipe."""
+    sys.stdout.flush()
+    sys.stderr.write(f"==> {path} <==\n")
+    sys.stderr.flush()
 
 
 def _print_language(code: str) -> None:

@@ -256,7 +256,8 @@ _GROUPS: dict[str, tuple[_Flag, ...]] = {
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message.removeprefix('argument ')}; see `{PROGRAM} --help`")
+        text = message.removeprefix("argument ").rstrip(".")
+        raise UsageError(f"{text}; see `{PROGRAM} --help`")
 
 
 def transcribe_parser() -> argparse.ArgumentParser:

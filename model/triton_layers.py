@@ -48,6 +48,7 @@ def _choose_kernel(  # type: ignore[no-untyped-def]
     first_ptr,  # [N] int32, 1: the first token of a text
     temperature_ptr,  # [N] float32
     seed_ptr,  # [N] int32
+    expected_ptr,  # [N] int32: taken if not negative
     token_ptr,  # [N] int32, out
     logprob_ptr,  # [N] float32, out
     V,
@@ -61,7 +62,6 @@ def _choose_kernel(  # type: ignore[no-untyped-def]
     lanes = tl.arange(0, BLOCK)
     best = tl.full((BLOCK,), float("-inf"), tl.float32)
     where = tl.zeros((BLOCK,), tl.int32) + V  # above every token
-    value = tl.full((BLOCK,), float("-inf"), tl.float32)  # the logit of the best
     top = tl.full((BLOCK,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, V, BLOCK):
@@ -77,14 +77,15 @@ def _choose_kernel(  # type: ignore[no-untyped-def]
         better = key > best
         best = tl.where(better, key, best)
         where = tl.where(better, at, where)
-        value = tl.where(better, logit, value)
         higher = tl.maximum(top, logit)
         base = tl.where(higher == float("-inf"), 0.0, higher)
         total = total * tl.exp(top - base) + tl.exp(logit - base)
         top = higher
     most = tl.max(best, 0)
     token = tl.min(tl.where(best == most, where, V), 0)  # the first of equals
-    chosen = tl.sum(tl.where(where == token, value, 0.0), 0)
+    expected = tl.load(expected_ptr + n)
+    token = tl.where(expected >= 0, expected, token)
+    chosen = tl.load(logits_ptr + token).to(tl.float32) + tl.load(barred_ptr + token)
     peak = tl.max(top, 0)
     everything = tl.sum(total * tl.exp(top - peak), 0)
     tl.store(token_ptr + n, token)
@@ -124,12 +125,18 @@ def gelu_(x: Tensor) -> Tensor:
 
 
 def choose(
-    logits: Tensor, barred: Tensor, first: Tensor, temperatures: Tensor, seeds: Tensor
+    logits: Tensor,
+    barred: Tensor,
+    first: Tensor,
+    temperatures: Tensor,
+    seeds: Tensor,
+    expected: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """A token for every row of ``logits`` [N, V], and its log-probability among those not barred.
 
     ``barred`` [2, V]: what is added to the logits of any token, and of the first of a text; ``first``
-    and ``seeds`` [N] int32, ``temperatures`` [N] float32: 0 takes the likeliest.
+    and ``seeds`` [N] int32, ``temperatures`` [N] float32: 0 takes the likeliest; ``expected`` [N] int32: a
+    token that is taken whatever is likely, or -1.
     """
     count, vocabulary = logits.shape
     tokens = torch.empty(count, dtype=torch.int32, device=logits.device)
@@ -141,6 +148,7 @@ def choose(
             first,
             temperatures,
             seeds,
+            expected,
             tokens,
             logprobs,
             vocabulary,

@@ -3,32 +3,32 @@
 A job passes through these stages; every stage takes all rows that have come to it, in one batch:
 
     admit: audio ─► encoder ─► its slot     open: language, prompt and draft in one pass
-    step: a few tokens each, as often as it takes     close: the attention of its last token
-    align: word times of the rows that are done
+    step: a few tokens each, as often as it takes; beams beside them
+    close: the attention of the last token     align: word times of the rows that are done
 
 The result of a job does not depend on what is decoded beside it (but for the rounding of sums), and is
-that of ``WhisperBackend`` without beams. Used from one thread only; the words of a result are made by
-whoever calls the ``Outcome``.
+that of ``WhisperBackend``. Used from one thread only; the words of a result are made by whoever calls the
+``Outcome``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 
 from ..model.batch_align import RowTimes, Span, align_rows
-from ..model.greedy_row import GreedyRow
 from ..model.packed_encoder import PackedEncoder, encoder_positions
 from ..model.slot_decoder import Choices, Feed, SlotDecoder
 from ..model.slot_kernels import SlotKernels
 from ..model.tokenizer import Tokenizer
 from ..model.whisper import Whisper
-from .attempts import Attempt, Ladder, initial_tokens, token_limit
+from .attempts import Ladder
 from .backend_config import BackendConfig
+from .batch_row import BatchRow
 from .features import padded_samples, silence_states
 from .jobs import DecodeJob, DecodeResult
 from .rules import doubts_language, make_rules, pick_language, tokenizer_for
@@ -43,32 +43,10 @@ Outcome = Callable[[], DecodeResult]  # may be called from any thread
 _PREFILL_TOKENS = 16_384  # run at once, padding included
 _ALIGNED_AT_ONCE = 16  # rows that are done wait for as many, unless nothing else goes on
 _STRAGGLERS = 4  # new audio is taken when no more than a quarter of the slots, or so many, are busy
+_BEAMED = 4  # one row in so many may search beams at a time; the others wait for their slots
 _WAVE_WORK = 2e13  # floating-point operations
 _POSITION = 320  # samples
 _SECOND = 16_000
-
-
-@dataclass(slots=True, eq=False)
-class _Row(Generic[K]):
-    """A job in its slot."""
-
-    key: K
-    job: DecodeJob
-    slot: int
-    frames: int  # audio positions of the audio itself
-    positions: int  # that are encoded
-    tail: int
-    ladder: Ladder
-    language: str = "en"
-    probability: float | None = None
-    tokenizer: Tokenizer | None = None
-    greedy: GreedyRow | None = None  # the try that goes on
-    sot: int = 0
-    temperature: float = 0.0
-    no_speech_prob: float = 0.0
-    initials: dict[Attempt, tuple[tuple[int, ...], int]] = field(default_factory=dict)
-    taken: Attempt | None = None
-    span: Span | None = None
 
 
 class BatchBackend(Generic[K]):
@@ -89,26 +67,39 @@ class BatchBackend(Generic[K]):
         rules = make_rules(model, self._tokenizer)
         barred = rules.suppressed.repeat(2, 1)
         barred[1, list(rules.blank)] = -torch.inf
+        beams = self.config.final_beams
+        # each beam but the first, which has the slot of its row
+        spare = 0 if beams == 1 else (beams - 1) * max(1, slots // _BEAMED)
         with torch.inference_mode():
             silence = silence_states(model)
             self._encoder = PackedEncoder(model, kernels)
             self._decoder = SlotDecoder(
                 model,
-                slots=slots,
+                windows=slots,
+                texts=slots + spare,
                 barred=barred,
                 no_speech=rules.no_speech,
                 silence=[(k[0], v[0]) for k, v in zip(silence.k, silence.v, strict=True)],
+                beams=beams,
                 graphs=graphs,
                 kernels=kernels,
             )
+        self._slots = slots
+        self._texts = slots + spare
         self._eot = rules.eot
-        self._free = list(range(slots))
-        self._new: list[_Row[K]] = []  # to be opened
-        self._active: list[_Row[K]] = []
-        self._closing: list[_Row[K]] = []
-        self._done: list[_Row[K]] = []  # to be aligned
+        self._reset()
         self.passes = 0  # of the decoder
         self.rows_run = 0  # rows of all passes
+
+    def _reset(self) -> None:
+        self._free = list(range(self._slots))
+        self._free_texts = list(range(self._slots, self._texts))
+        self._new: list[BatchRow[K]] = []  # to be opened
+        self._queued: list[BatchRow[K]] = []  # until there are slots for their beams
+        self._active: list[BatchRow[K]] = []
+        self._beamed: list[BatchRow[K]] = []
+        self._closing: list[BatchRow[K]] = []
+        self._done: list[BatchRow[K]] = []  # to be aligned
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -116,14 +107,14 @@ class BatchBackend(Generic[K]):
 
     @property
     def idle(self) -> bool:
-        return len(self._free) == self._decoder.slots
+        return len(self._free) == self._slots
 
     @property
     def room(self) -> int:
         """Jobs that ``admit`` takes now. Few stragglers are better joined than waited for; many are not:
         the encoder would hold them up."""
         busy = len(self._new) + len(self._active)
-        if busy > max(_STRAGGLERS, self._decoder.slots // 4):
+        if busy > max(_STRAGGLERS, self._slots // 4):
             return 0
         return len(self._free)
 
@@ -169,71 +160,79 @@ class BatchBackend(Generic[K]):
         ]
         lengths = [row.positions * _POSITION for row in rows]
         features = self._encoder([row.job.audio for row in rows], lengths)
-        self._decoder.enter(features, [(row.slot, row.positions, row.tail > 0) for row in rows])
+        self._decoder.caches.enter(
+            features, [(row.slot, row.positions, row.tail > 0) for row in rows]
+        )
         del self._free[: len(rows)]
         self._new += rows
 
     @torch.inference_mode()
     def advance(self) -> list[tuple[K, Outcome]]:
         """Runs one decoder pass over the rows that wait for one -> the jobs that are done by then."""
-        if self._new:
+        if self._new or (self._queued and self._able):
             self._open()
-        elif self._active or self._closing:
-            self._step()
-        waiting = self._new or self._active or self._closing
+        else:
+            if self._active or self._closing:
+                self._step()
+            if self._beamed:
+                self._search()
+        waiting = self._new or self._active or self._beamed or self._closing  # or queued, behind beams
         if not self._done or (waiting and len(self._done) < _ALIGNED_AT_ONCE):
             return []
         return self._align()
 
     def abandon(self) -> list[K]:
         """After a failure: forgets all jobs, and says which they were."""
-        rows = [*self._new, *self._active, *self._closing, *self._done]
-        for kept in (self._new, self._active, self._closing, self._done):
-            kept.clear()
-        self._free = list(range(self._decoder.slots))
+        rows = [*self._new, *self._queued, *self._active, *self._beamed, *self._closing, *self._done]
+        self._reset()
         return [row.key for row in rows]
 
     # Stages
 
-    def _seat(self, key: K, job: DecodeJob, slot: int) -> _Row[K]:
+    def _seat(self, key: K, job: DecodeJob, slot: int) -> BatchRow[K]:
         context = self.config.final_context if job.final else self.config.update_context
         positions = encoder_positions(padded_samples(len(job.audio), context))
         whole = positions >= self.model.dims.n_audio_ctx
-        return _Row(
-            key,
-            job,
-            slot,
+        return BatchRow(
+            key=key,
+            job=job,
+            slot=slot,
             frames=min(-(-len(job.audio) // _POSITION), positions),
             positions=positions,
-            tail=0 if whole else self._decoder.tail,
+            tail=0 if whole else self._decoder.caches.tail,
             ladder=Ladder(job, self.config),
+            config=self.config,
         )
 
     def _open(self) -> None:
         """Languages, then the first pass of new tries."""
         rows, self._new = self._new, []
         self._learn_languages([row for row in rows if row.tokenizer is None])
-        # rows of like length are padded least
-        rows.sort(key=lambda row: len(self._begin(row).feed()))
-        at = 0
-        while at < len(rows):
-            width = len(_try(rows[at]).feed())
-            take = 1
-            while at + take < len(rows):
-                width = max(width, len(_try(rows[at + take]).feed()))
-                if width * (take + 1) > _PREFILL_TOKENS:
-                    break
-                take += 1
-            self._prefill(rows[at : at + take])
-            at += take
+        beamed = [*self._queued, *(row for row in rows if row.wants_beams)]
+        able = self._able
+        self._queued = beamed[able:]
+        greedy = [row for row in rows if not row.wants_beams]
+        for row in (*greedy, *beamed[:able]):
+            row.begin(self._eot, self.model.dims.n_text_ctx)
+        greedy.sort(key=lambda row: len(row.current.feed()))  # rows of like length are padded least
+        for part in _parts([len(row.current.feed()) for row in greedy]):
+            self._prefill(greedy[part])
+        if beamed[:able]:
+            self._open_beams(beamed[:able])
 
-    def _prefill(self, rows: Sequence[_Row[K]]) -> None:
+    @property
+    def _able(self) -> int:
+        """Rows that may begin to search beams now."""
+        return len(self._free_texts) // max(1, self.config.final_beams - 1)
+
+    def _prefill(self, rows: Sequence[BatchRow[K]]) -> None:
         feeds = [
             Feed(
-                slot=row.slot,
-                tokens=_try(row).feed(),
+                text=row.slot,
+                window=row.slot,
+                tokens=row.current.feed(),
                 start=0,
-                first=len(_try(row).initial) - 1,
+                first=len(row.current.initial) - 1,
                 opening=not row.job.prefix,
                 temperature=row.temperature,
                 seed=self._seed(row),
@@ -246,14 +245,14 @@ class BatchBackend(Generic[K]):
             self._take(row, choices)
 
     def _step(self) -> None:
-        rows = self._active
+        rows, self._active = self._active, []
         closing, self._closing = self._closing, []
-        self._active = []
         feeds = [
             Feed(
-                slot=row.slot,
-                tokens=_try(row).feed(self._decoder.widest),
-                start=_try(row).start,
+                text=row.slot,
+                window=row.slot,
+                tokens=row.current.feed(self._decoder.widest),
+                start=row.current.start,
                 temperature=row.temperature,
                 seed=self._seed(row),
             )
@@ -261,7 +260,12 @@ class BatchBackend(Generic[K]):
         ]
         # the last token was chosen but never fed: alignment wants its queries, to end the last word
         feeds += [
-            Feed(slot=row.slot, tokens=[_try(row).tokens[-1]], start=_try(row).length - 1)
+            Feed(
+                text=row.slot,
+                window=row.slot,
+                tokens=[row.current.tokens[-1]],
+                start=row.current.length - 1,
+            )
             for row in closing
         ]
         answers = self._count(self._decoder.step(feeds))
@@ -269,89 +273,151 @@ class BatchBackend(Generic[K]):
             self._take(row, choices)
         self._done += closing
 
-    def _count(self, answers: list[Choices]) -> list[Choices]:
-        self.passes += 1
-        self.rows_run += len(answers)
-        return answers
-
-    def _take(self, row: _Row[K], choices: Choices) -> None:
-        greedy = _try(row)
+    def _take(self, row: BatchRow[K], choices: Choices) -> None:
+        greedy = row.current
         greedy.take(choices.tokens, choices.logprobs)
         if not greedy.done:
             self._active.append(row)
             return
-        assert row.tokenizer is not None
-        attempt = Attempt.of(
-            row.job,
-            row.tokenizer,
-            tokens=greedy.tokens,
-            logprobs=greedy.logprobs,
-            no_speech_prob=row.no_speech_prob,
-            looped=greedy.looped,
-            accepted=greedy.accepted,
-            passes=greedy.passes,
-            temperature=row.temperature,
-        )
-        row.initials[attempt] = greedy.initial, row.sot
-        row.taken = row.ladder.add(attempt)
-        if row.taken is None:
+        last = row.taken
+        if not row.conclude():
             self._new.append(row)
-        elif row.taken is attempt:
-            self._finish(row)
-        else:
-            self._look_again(row, row.taken)
+            return
+        assert row.taken is not None and last is None
+        if row.initials[row.taken][0] is not greedy.initial:
+            self._judge(
+                [row]
+            )  # an earlier try is taken: its attention was overwritten by later ones
+            return
+        row.end = greedy.length
+        (self._closing if greedy.tokens and not greedy.ended else self._done).append(row)
 
-    def _finish(self, row: _Row[K]) -> None:
-        greedy = _try(row)
-        row.span = Span(
-            slot=row.slot,
-            first=row.sot,
-            end=greedy.length,
-            frames=row.frames,
-            positions=row.positions,
-            tail=row.tail,
-        )
-        if greedy.tokens and not greedy.ended:
-            self._closing.append(row)
-        else:
+    # Beams
+
+    def _open_beams(self, rows: Sequence[BatchRow[K]]) -> None:
+        feeds = []
+        for row in rows:
+            assert row.beams is not None
+            row.beam_texts = [row.slot, *self._free_texts[: self.config.final_beams - 1]]
+            del self._free_texts[: self.config.final_beams - 1]
+            feeds.append(
+                Feed(
+                    text=row.slot,
+                    window=row.slot,
+                    tokens=row.beams.initial,
+                    start=0,
+                    opening=not row.job.prefix,
+                )
+            )
+        self._spread(rows, [[ranking] for ranking in self._count(self._decoder.open_beams(feeds))])
+
+    def _search(self) -> None:
+        rows, self._beamed = self._beamed, []
+        feeds = [
+            Feed(text=text, window=row.slot, tokens=[token], start=row.beams.length)
+            for row in rows
+            if row.beams is not None
+            for text, token in zip(row.beam_texts, row.beams.last, strict=True)
+        ]
+        answers = iter(self._count(self._decoder.best(feeds)))
+        self._spread(rows, [[next(answers) for _ in row.beam_texts] for row in rows])
+
+    def _spread(self, rows: Sequence[BatchRow[K]], rankings: Sequence[Sequence[Choices]]) -> None:
+        """Beams go on from where the likeliest came from; rows whose search has ended are judged."""
+        sources: list[int] = []
+        targets: list[int] = []
+        length = 0
+        ended: list[BatchRow[K]] = []
+        for row, ranking in zip(rows, rankings, strict=True):
+            assert row.beams is not None
+            origins = row.beams.take(
+                [list(zip(one.tokens, one.logprobs, strict=True)) for one in ranking]
+            )
+            if row.beams.done:
+                self._free_texts += row.beam_texts[1:]
+                ended.append(row)
+                continue
+            self._beamed.append(row)
+            length = max(length, row.beams.length)
+            for text, origin in zip(row.beam_texts, origins, strict=True):
+                if text != row.beam_texts[origin]:
+                    sources.append(row.beam_texts[origin])
+                    targets.append(text)
+        if sources:
+            self._decoder.caches.copy_text(sources, targets, length)
+        if ended:
+            self._judge(ended)
+
+    def _judge(self, rows: Sequence[BatchRow[K]]) -> None:
+        """One pass over a text that is known: how likely it is, and what it attends to."""
+        feeds: list[Feed] = []
+        texts: list[list[int]] = []
+        for row in rows:
+            if row.taken is not None:
+                (initial, row.sot), text = row.initials[row.taken], list(row.taken.tokens)
+            else:
+                assert row.beams is not None
+                initial, text = row.beams.initial, row.beams.best()
+            texts.append(text)
+            row.end = len(initial) + len(text)
+            feeds.append(
+                Feed(
+                    text=row.slot,
+                    window=row.slot,
+                    tokens=[*initial, *text],
+                    start=0,
+                    first=len(initial) - 1,
+                    opening=bool(text) and not row.job.prefix,
+                    sot=row.sot,
+                    expected=[*text, self._eot],
+                )
+            )
+        answers: list[Choices] = []
+        for part in _parts([len(feed.tokens) for feed in feeds]):
+            answers += self._count(self._decoder.prefill(feeds[part]))
+        for row, text, choices in zip(rows, texts, answers, strict=True):
+            if row.taken is None:
+                row.no_speech_prob = choices.no_speech_prob or 0.0
+                if not row.conclude_beams(text, choices.logprobs):
+                    self._new.append(row)
+                    continue
             self._done.append(row)
 
-    def _look_again(self, row: _Row[K], attempt: Attempt) -> None:
-        """An earlier try is taken: its attention was overwritten by later ones."""
-        initial, row.sot = row.initials[attempt]
-        tokens = [*initial, *attempt.tokens]
-        self._count(
-            self._decoder.prefill(
-                [Feed(slot=row.slot, tokens=tokens, start=0, first=len(tokens) - 1)]
-            )
-        )
-        row.span = Span(
-            slot=row.slot,
-            first=row.sot,
-            end=len(tokens),
-            frames=row.frames,
-            positions=row.positions,
-            tail=row.tail,
-        )
-        self._done.append(row)
+    # The end
 
     def _align(self) -> list[tuple[K, Outcome]]:
         rows, self._done = self._done, []
-        skip = len(self._tokenizer.sot_sequence)
         spoken = [row for row in rows if row.taken is not None and row.taken.tokens]
-        spans = [row.span for row in spoken if row.span is not None]
-        times = align_rows(self._decoder, spans, skip=skip) if spans else []
+        spans = [
+            Span(
+                text=row.slot,
+                window=row.slot,
+                first=row.sot,
+                end=row.end,
+                frames=row.frames,
+                positions=row.positions,
+                tail=row.tail,
+            )
+            for row in spoken
+        ]
+        skip = len(self._tokenizer.sot_sequence)
+        times = align_rows(self._decoder.caches, spans, skip=skip) if spans else []
         found = {row.slot: one for row, one in zip(spoken, times, strict=True)}
         self._free += [row.slot for row in rows]
         return [(row.key, _outcome(row, found.get(row.slot))) for row in rows]
 
     # Inside
 
-    def _learn_languages(self, rows: Sequence[_Row[K]]) -> None:
+    def _count(self, answers: list[Choices]) -> list[Choices]:
+        self.passes += 1
+        self.rows_run += len(answers)
+        return answers
+
+    def _learn_languages(self, rows: Sequence[BatchRow[K]]) -> None:
         doubted = [row for row in rows if doubts_language(row.job, self.model)]
         if doubted:
             logits = self._decoder.language_logits(
-                [row.slot for row in doubted], self._tokenizer.sot
+                [(row.slot, row.slot) for row in doubted], self._tokenizer.sot
             ).cpu()
             for row, one in zip(doubted, logits, strict=True):
                 row.language, row.probability = pick_language(row.job, self._tokenizer, one)
@@ -364,31 +430,26 @@ class BatchBackend(Generic[K]):
                 row.language = row.job.language or "en"
             row.tokenizer = tokenizer_for(self.model, row.language, row.job.task)
 
-    def _begin(self, row: _Row[K]) -> GreedyRow:
-        """The next try of ``row``."""
-        assert row.tokenizer is not None
-        job, row.temperature = row.ladder.job, row.ladder.temperature
-        initial, row.sot = initial_tokens(job, row.tokenizer)
-        row.greedy = GreedyRow(
-            initial,
-            eot=self._eot,
-            context=self.model.dims.n_text_ctx,
-            draft=job.draft if row.temperature == 0.0 else (),
-            max_tokens=token_limit(job, self.config),
-        )
-        return row.greedy
-
-    def _seed(self, row: _Row[K]) -> int:
+    def _seed(self, row: BatchRow[K]) -> int:
         """Of sampling: another at every place, and the same whatever is decoded beside it."""
-        return self.config.seed + _try(row).length
+        return self.config.seed + row.current.length
 
 
-def _try(row: _Row[K]) -> GreedyRow:
-    assert row.greedy is not None
-    return row.greedy
+def _parts(lengths: Sequence[int]) -> list[slice]:
+    """Which rows of ``lengths`` tokens are run together."""
+    parts: list[slice] = []
+    begin, width = 0, 0
+    for row, length in enumerate(lengths):
+        width = max(width, length)
+        if row > begin and width * (row + 1 - begin) > _PREFILL_TOKENS:
+            parts.append(slice(begin, row))
+            begin, width = row, length
+    if begin < len(lengths):
+        parts.append(slice(begin, len(lengths)))
+    return parts
 
 
-def _outcome(row: _Row[K], times: RowTimes | None) -> Outcome:
+def _outcome(row: BatchRow[K], times: RowTimes | None) -> Outcome:
     attempt, tokenizer = row.taken, row.tokenizer
     assert attempt is not None
     assert tokenizer is not None
