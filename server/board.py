@@ -10,14 +10,13 @@ import contextlib
 import datetime
 import fcntl
 import mmap
-import os
-import tempfile
 from collections.abc import Iterator
 
 import numpy as np
 
 from .access import Account
 from .admission import Admission
+from .arena import shared_file
 from .config import MOST_INGRESS
 
 __all__ = ["MOST_PROCESSES", "Board", "SharedAccount", "SharedAdmission"]
@@ -65,9 +64,7 @@ class Board:
     @classmethod
     def create(cls, number: int) -> Board:
         """Return an empty board; others join by its descriptor."""
-        with tempfile.TemporaryFile(prefix="whisper-stream-") as file:
-            file.truncate(_LAYOUT.itemsize)
-            return cls(os.dup(file.fileno()), number)
+        return cls(shared_file(_LAYOUT.itemsize), number)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

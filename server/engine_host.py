@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..streamer.jobs import DecodeResult
+from .arena import Arena
+from .channel import Channel
 from .interfaces import Engine
-from .ipc import Cancel, Channel, Failure, Job, Message, Result
+from .ipc import Cancel, Failure, Job, Message, Result
 
 __all__ = ["EngineHost"]
 
 
 class EngineHost:
-    """Reads the channel on a thread of its own until the other process is gone.
+    """Belongs to the event loop in which it is made. Every job gets exactly one answer.
 
     Args:
-        on_message: called on that thread with what is not about jobs.
+        arena: where the process puts the audio of its jobs.
+        on_message: called with what is not about jobs.
     """
 
     def __init__(
-        self, channel: Channel, engine: Engine, on_message: Callable[[Message], None]
+        self,
+        channel: Channel,
+        arena: Arena,
+        engine: Engine,
+        on_message: Callable[[Message], None],
     ) -> None:
         self.channel = channel
+        self._arena = arena
         self._engine = engine
         self._on_message = on_message
-        self._lock = threading.Lock()
         self._jobs: dict[int, Future[DecodeResult]] = {}
-        self._reader = threading.Thread(target=self._read, name="ingress-jobs", daemon=True)
-        self._reader.start()
+        channel.start(self._take, self._drop_all)
 
     @property
     def jobs(self) -> int:
@@ -43,43 +45,37 @@ class EngineHost:
     def close(self) -> None:
         """The other process has ended: nobody wants its results."""
         self.channel.close()
-        self._reader.join()
+        self._drop_all()
 
-    def _read(self) -> None:
-        while (received := self.channel.receive()) is not None:
-            message, audio = received
-            match message:
-                case Job():
-                    self._submit(message, audio)
-                case Cancel(id=number):
-                    with self._lock:
-                        future = self._jobs.get(number)
-                    if future is not None:
-                        future.cancel()
-                case _:
-                    self._on_message(message)
-        with self._lock:
-            waiting, self._jobs = self._jobs, {}
-        for future in waiting.values():
-            future.cancel()
+    def _take(self, message: Message) -> None:
+        match message:
+            case Job():
+                self._submit(message)
+            case Cancel(id=number):
+                if (future := self._jobs.get(number)) is not None:
+                    future.cancel()
+            case _:
+                self._on_message(message)
 
-    def _submit(self, message: Job, audio: NDArray[np.float32]) -> None:
+    def _submit(self, message: Job) -> None:
         try:
-            future = self._engine.submit(message.job(audio))
+            future = self._engine.submit(message.job(self._arena))
         except Exception as error:  # noqa: BLE001 - whatever one job does, the others go on
             self.channel.send(Failure(id=message.id, error=type(error).__name__))
             return
-        with self._lock:
-            self._jobs[message.id] = future
+        self._jobs[message.id] = future
         future.add_done_callback(partial(self._answer, message.id))
 
     def _answer(self, number: int, future: Future[DecodeResult]) -> None:
-        """On the engine's thread: it only queues what the channel's own thread will encode."""
-        with self._lock:
-            self._jobs.pop(number, None)
+        """On the engine's thread, mostly; sending never waits."""
+        self._jobs.pop(number, None)
         if future.cancelled():
             self.channel.send(Failure(id=number, error=None))
         elif (error := future.exception()) is not None:
             self.channel.send(Failure(id=number, error=type(error).__name__))
         else:
             self.channel.send(Result(id=number, result=future.result()))
+
+    def _drop_all(self) -> None:
+        for future in list(self._jobs.values()):
+            future.cancel()

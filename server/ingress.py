@@ -24,10 +24,12 @@ from .. import WhisperStreamError
 from .access import Account
 from .admission import Admission
 from .app import Hub, create_app
+from .arena import Arena
 from .board import Board, SharedAccount, SharedAdmission
+from .channel import Channel
 from .codec import Codec
 from .figures import Figures
-from .ipc import Broken, Channel, Hello
+from .ipc import Broken, Hello
 from .listener import DaemonServer, uvicorn_config
 from .logs import configure_logging
 from .memory import settle_memory
@@ -147,17 +149,16 @@ def main(argv: Sequence[str], engine_type: type[RemoteEngine] = RemoteEngine) ->
     """Run one ingress process; return its exit code.
 
     Args:
-        argv: the four descriptors: line, clients' socket, other processes' socket, board.
+        argv: the five descriptors: line, clients' socket, other processes' socket, board, arena.
         engine_type: what makes sessions and sends their jobs.
     """
-    line, public, private, board = (int(each) for each in argv)
+    line, public, private, board, arena = (int(each) for each in argv)
     channel = Channel(socket.socket(fileno=line))
-    first = channel.receive()
-    if first is None or not isinstance(first[0], Hello):
+    hello = channel.first()
+    if not isinstance(hello, Hello):
         return 1
-    hello = first[0]
     configure_logging(hello.config.log_level)
-    engine = engine_type(channel, hello, _orphaned)
+    engine = engine_type(channel, Arena(arena), hello, _orphaned)
     try:
         place = SharedPlace(hello, Board(board, hello.number), engine)
         asyncio.run(_serve(hello, engine, place, public, private))

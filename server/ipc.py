@@ -1,17 +1,11 @@
-"""What the ingress processes and the engine's process tell each other, and how it travels between them.
+"""What the ingress processes and the engine's process tell each other.
 
-A frame is two lengths (little-endian, 32 bits each), a msgpack map with its ``type``, and raw audio
-(float32, little-endian) where the message is a job. Both ends are the same program on one machine.
+Both ends are the same program on one machine. Audio lies in memory that both see (``arena.py``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import queue
-import socket
-import struct
-import threading
 from typing import Any
 
 import msgspec
@@ -19,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..streamer.jobs import DecodeJob, DecodeResult
+from .arena import Arena
 from .config import ServerConfig
 from .figures import Figures
 
 __all__ = [
     "Broken",
     "Cancel",
-    "Channel",
     "Collect",
     "Collected",
     "Failure",
@@ -37,9 +31,6 @@ __all__ = [
     "Result",
     "Statistics",
 ]
-
-_LENGTHS = struct.Struct("<II")
-_NO_AUDIO: NDArray[np.float32] = np.zeros(0, np.float32)
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -70,17 +61,31 @@ class Broken(_Message, frozen=True, kw_only=True, tag="broken"):
 
 
 class Job(_Message, frozen=True, kw_only=True, tag="job"):
-    """A job without its audio, which follows."""
+    """A job. ``slot`` of the arena has its audio; None: ``audio`` has it, as float32."""
 
     id: int
-    fields: dict[str, Any]
+    samples: int
+    slot: int | None
+    audio: bytes = b""
+    fields: dict[str, Any]  # all others of DecodeJob
 
     @classmethod
-    def of(cls, number: int, job: DecodeJob) -> Job:
+    def of(cls, number: int, job: DecodeJob, slot: int | None) -> Job:
         names = [each.name for each in dataclasses.fields(job) if each.name != "audio"]
-        return cls(id=number, fields={name: getattr(job, name) for name in names})
+        return cls(
+            id=number,
+            samples=len(job.audio),
+            slot=slot,
+            audio=job.audio.astype("<f4").tobytes() if slot is None else b"",
+            fields={name: getattr(job, name) for name in names},
+        )
 
-    def job(self, audio: NDArray[np.float32]) -> DecodeJob:
+    def job(self, arena: Arena) -> DecodeJob:
+        """The job as it was; its audio stays in the arena until it is answered."""
+        if self.slot is None:
+            audio: NDArray[np.float32] = np.frombuffer(self.audio, "<f4").copy()
+        else:
+            audio = arena.view(self.slot, self.samples)
         fields = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in self.fields.items()
@@ -145,68 +150,3 @@ Message = (
     | Report
     | Collected
 )
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
-
-
-class Channel:
-    """One end of the line between two processes.
-
-    ``send`` may be called from any thread and never waits: a thread of the channel's own writes.
-    ``receive`` belongs to one thread.
-    """
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
-        # What waits to be written; None ends the thread.
-        self._waiting: queue.SimpleQueue[tuple[Message, NDArray[np.float32]] | None] = (
-            queue.SimpleQueue()
-        )
-        self._writer = threading.Thread(target=self._write, name="channel", daemon=True)
-        self._writer.start()
-
-    def send(self, message: Message, audio: NDArray[np.float32] = _NO_AUDIO) -> None:
-        """Queue a message; after the other end is gone it is dropped."""
-        self._waiting.put((message, audio))
-
-    def receive(self) -> tuple[Message, NDArray[np.float32]] | None:
-        """Return the next message and its audio [n], or None once the other end is gone."""
-        try:
-            head = bytearray(_LENGTHS.size)
-            self._fill(memoryview(head))
-            size, samples = _LENGTHS.unpack(head)
-            body = bytearray(size)
-            self._fill(memoryview(body))
-            audio = np.empty(samples, "<f4")
-            self._fill(memoryview(audio).cast("B") if samples else memoryview(b""))
-        except (EOFError, OSError):
-            return None
-        return _decoder.decode(body), audio
-
-    def close(self) -> None:
-        """Write what waits, and hang up."""
-        self._waiting.put(None)
-        self._writer.join()
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-    def _fill(self, view: memoryview) -> None:
-        while view:
-            count = self._socket.recv_into(view)
-            if count == 0:
-                raise EOFError
-            view = view[count:]
-
-    def _write(self) -> None:
-        while (next_one := self._waiting.get()) is not None:
-            message, audio = next_one
-            body = _encoder.encode(message)
-            head = _LENGTHS.pack(len(body), len(audio))
-            try:
-                self._socket.sendall(head + body)
-                if len(audio):
-                    self._socket.sendall(memoryview(np.ascontiguousarray(audio, "<f4")).cast("B"))
-            except OSError:
-                return  # whoever reads finds out that the other end is gone

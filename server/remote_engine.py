@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -17,16 +15,18 @@ from ..streamer.engine import EngineStatistics
 from ..streamer.errors import EngineClosedError
 from ..streamer.jobs import DecodeJob, DecodeResult
 from ..streamer.session import StreamSession
+from .arena import Arena
+from .channel import Channel
 from .errors import RemoteJobError
 from .figures import Figures
 from .ipc import (
     Cancel,
-    Channel,
     Collect,
     Collected,
     Failure,
     Hello,
     Job,
+    Message,
     Ready,
     Report,
     Result,
@@ -38,41 +38,40 @@ __all__ = ["RemoteEngine"]
 _LANGUAGES = 99  # of a multilingual vocabulary that says nothing else
 _COLLECT_SECONDS = 2.0
 
-logger = logging.getLogger(__name__)
-
 
 class RemoteEngine:
-    """``submit`` may be called from any thread; ``collect`` belongs to the event loop.
+    """All methods belong to one event loop.
 
     Args:
         channel: to the engine's process, which has said ``hello``.
-        on_lost: called on a thread once that process is gone.
+        arena: where it reads the audio of jobs.
+        on_lost: called once that process is gone.
     """
 
-    def __init__(self, channel: Channel, hello: Hello, on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self, channel: Channel, arena: Arena, hello: Hello, on_lost: Callable[[], None]
+    ) -> None:
         self.model_name = hello.model
         self.languages = hello.languages
         # Asked by the engine's process for the figures of this one; on the event loop. Set by Hub.
         self.figures: Callable[[], Figures] = Figures
         self._channel = channel
+        self._arena = arena
         self._on_lost = on_lost
         # Loaded now: no stream's first prompt should wait for it.
         self._codec = get_tokenizer(
             bool(hello.languages), num_languages=max(_LANGUAGES, len(hello.languages))
         )
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
         self._jobs: dict[int, Future[DecodeResult]] = {}
+        self._slots: dict[int, int] = {}  # of jobs that are not answered, wanted or not
         self._collecting: dict[int, asyncio.Future[Figures]] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._statistics: dict[str, int | float] = {}
         self._closed = False
-        self._reader = threading.Thread(target=self._read, name="results", daemon=True)
 
     def start(self) -> None:
-        """Begin to take results; call it in the event loop."""
-        self._loop = asyncio.get_running_loop()
-        self._reader.start()
+        """Begin to take results, in the running event loop."""
+        self._channel.start(self._take, self._lost)
 
     def new_session(self, config: StreamConfig) -> StreamSession:
         """Raises DetectorError where its detector is missing."""
@@ -83,14 +82,16 @@ class RemoteEngine:
 
         Raises EngineClosedError once the other process is gone.
         """
+        if self._closed:
+            raise EngineClosedError
         future: Future[DecodeResult] = Future()
-        with self._lock:
-            if self._closed:
-                raise EngineClosedError
-            number = next(self._numbers)
-            self._jobs[number] = future
+        number = next(self._numbers)
+        self._jobs[number] = future
+        slot = self._arena.put(job.audio)
+        if slot is not None:
+            self._slots[number] = slot
         future.add_done_callback(partial(self._given_up, number))
-        self._channel.send(Job.of(number, job), job.audio)
+        self._channel.send(Job.of(number, job, slot))
         return future
 
     def statistics(self) -> object:
@@ -102,9 +103,8 @@ class RemoteEngine:
 
     async def collect(self) -> Figures | None:
         """Return the figures of all processes; None if they do not come in time."""
-        assert self._loop is not None
         number = next(self._numbers)
-        future = self._collecting[number] = self._loop.create_future()
+        future = self._collecting[number] = asyncio.get_running_loop().create_future()
         self._channel.send(Collect(id=number))
         try:
             async with asyncio.timeout(_COLLECT_SECONDS):
@@ -128,33 +128,32 @@ class RemoteEngine:
         self._channel.close()
 
     def _given_up(self, number: int, future: Future[DecodeResult]) -> None:
-        if future.cancelled():
-            with self._lock:
-                known = self._jobs.pop(number, None)
-            if known is not None:
-                self._channel.send(Cancel(id=number))
+        if future.cancelled() and self._jobs.pop(number, None) is not None:
+            self._channel.send(Cancel(id=number))
 
-    def _read(self) -> None:
-        assert self._loop is not None
-        while (received := self._channel.receive()) is not None:
-            match received[0]:
-                case Result(id=number, result=result):
-                    self._answer(number, result)
-                case Failure(id=number, error=name):
-                    self._answer(number, None if name is None else RemoteJobError.named(name))
-                case Statistics(fields=fields):
-                    self._statistics = fields
-                case Collect(id=number):
-                    self._loop.call_soon_threadsafe(self.report, number)
-                case Collected(id=number, figures=figures):
-                    self._loop.call_soon_threadsafe(self._collected, number, figures)
+    def _take(self, message: Message) -> None:
+        match message:
+            case Result(id=number, result=result):
+                self._answer(number, result)
+            case Failure(id=number, error=name):
+                self._answer(number, None if name is None else RemoteJobError.named(name))
+            case Statistics(fields=fields):
+                self._statistics = fields
+            case Collect(id=number):
+                self.report(number)
+            case Collected(id=number, figures=figures):
+                self._collected(number, figures)
+
+    def _lost(self) -> None:
         if not self._closed:
             self._end()
             self._on_lost()
 
     def _answer(self, number: int, answer: DecodeResult | Exception | None) -> None:
-        with self._lock:
-            future = self._jobs.pop(number, None)
+        slot = self._slots.pop(number, None)
+        if slot is not None:
+            self._arena.free(slot)
+        future = self._jobs.pop(number, None)
         if future is None:
             return  # given up meanwhile
         if answer is None:
@@ -172,8 +171,7 @@ class RemoteEngine:
             future.set_result(figures)
 
     def _end(self) -> None:
-        with self._lock:
-            self._closed = True
-            waiting, self._jobs = self._jobs, {}
+        self._closed = True
+        waiting, self._jobs = self._jobs, {}
         for future in waiting.values():
             future.cancel()

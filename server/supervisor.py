@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
@@ -18,13 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import usage
+from .arena import Arena
 from .board import Board
+from .channel import Channel
 from .config import ServerConfig
 from .engine_host import EngineHost
 from .errors import ConfigError, ServerError
 from .figures import Figures
 from .interfaces import Engine
-from .ipc import Broken, Channel, Collect, Collected, Hello, Message, Ready, Report, Statistics
+from .ipc import Broken, Collect, Collected, Hello, Message, Ready, Report, Statistics
 from .journal import Journal
 from .listener import BACKLOG
 from .place import socket_path
@@ -159,8 +162,9 @@ class Supervisor:
         """Start a process, serve it, and return its exit code."""
         assert self._board is not None
         near, far = socket.socketpair()
+        arena = Arena.create()
         descriptors = [each.fileno() for each in (far, ingress.public, ingress.private)]
-        descriptors.append(self._board.descriptor)
+        descriptors += [self._board.descriptor, arena]
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -169,16 +173,18 @@ class Supervisor:
                 pass_fds=descriptors,
                 start_new_session=True,  # Ctrl-C in a terminal is for the parent, which passes it on
             )
+            channel = Channel(near)
+            channel.send(self._hello(ingress.number))
+            ingress.process = process
+            ingress.host = EngineHost(
+                channel,
+                Arena(arena),
+                self._engine,
+                lambda message: self._take(ingress, message),
+            )
         finally:
             far.close()
-        channel = Channel(near)
-        channel.send(self._hello(ingress.number))
-        ingress.process = process
-        ingress.host = EngineHost(
-            channel,
-            self._engine,
-            lambda message: self._loop.call_soon_threadsafe(self._take, ingress, message),
-        )
+            os.close(arena)
         try:
             return await process.wait()
         finally:
