@@ -93,10 +93,10 @@ class LoadLine:
         while True:
             try:
                 frame = await self.socket.recv()
-                message = _DECODER.decode(frame)
+                message = _DECODER.decode(frame if isinstance(frame, bytes) else frame.encode())
             except msgspec.ValidationError:
                 continue  # a message that tells nothing about the load
-            except (msgspec.DecodeError, TypeError):
+            except msgspec.DecodeError:
                 raise StreamError("the server sent what is no message") from None
             except ws_errors.ConnectionClosed as error:
                 raise _lost(error) from None

@@ -151,7 +151,7 @@ class SharedAccount(Account):
             setattr(self, name, getattr(account, name))
 
     @property
-    def streams(self) -> int:  # type: ignore[override]
+    def streams(self) -> int:
         """Connections of this key to the whole daemon."""
         return self._board.key_connections(self._place)
 

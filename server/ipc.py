@@ -86,7 +86,7 @@ class Job(_Message, frozen=True, kw_only=True, tag="job"):
             audio: NDArray[np.float32] = np.frombuffer(self.audio, "<f4").copy()
         else:
             audio = arena.view(self.slot, self.samples)
-        fields = {
+        fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in self.fields.items()
         }

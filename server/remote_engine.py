@@ -104,7 +104,8 @@ class RemoteEngine:
     async def collect(self) -> Figures | None:
         """Return the figures of all processes; None if they do not come in time."""
         number = next(self._numbers)
-        future = self._collecting[number] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Figures] = asyncio.get_running_loop().create_future()
+        self._collecting[number] = future
         self._channel.send(Collect(id=number))
         try:
             async with asyncio.timeout(_COLLECT_SECONDS):
