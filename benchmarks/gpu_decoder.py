@@ -39,7 +39,6 @@ def step_bytes(model: Whisper, rows: int, positions: int) -> float:
 def ours(model: Whisper, batch: int) -> tuple[float, float, float]:
     """Milliseconds of a step: on the device, with what the host does around it, and without a graph."""
     vocabulary = model.dims.n_vocab
-    barred = torch.zeros(2, vocabulary, device="cuda")
     options: dict[str, Any] = {
         "windows": batch,
         "texts": batch,

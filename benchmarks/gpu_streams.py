@@ -157,6 +157,8 @@ class Load:
                 return
             if wait > 0:
                 time.sleep(wait)
+            if self.failed:
+                raise RuntimeError("a job failed: the log says where")
             counted = due > warm
             with self._lock:
                 out = stream in busy

@@ -75,7 +75,7 @@ def _together(caches: SlotCaches, spans: Sequence[Span], skip: int) -> list[RowT
         np.int32,
     )
     sent = send(rows, device)
-    texts, windows, first, end, frames, positions, tails = sent.unbind(1)
+    texts, windows, first, end, frames, positions, tails = sent.T.contiguous()
     tokens = int((rows[:, 3] - rows[:, 2]).max())
     places = first[:, None] + torch.arange(tokens, device=device)  # [F, T]
     places = places.clamp(max=caches.queries.shape[1] - 1)

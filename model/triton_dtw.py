@@ -100,5 +100,5 @@ def row_starts(cost: Tensor, rows: Tensor | None = None, columns: Tensor | None 
 
 def _lengths(given: Tensor | None, most: int, cost: Tensor) -> Tensor:
     if given is not None:
-        return given.to(cost.device, torch.int32)
+        return given.to(cost.device, torch.int32).contiguous()  # the kernel knows no strides
     return torch.full((cost.shape[0],), most, dtype=torch.int32, device=cost.device)

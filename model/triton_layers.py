@@ -82,7 +82,8 @@ def _choose_kernel(  # type: ignore[no-untyped-def]
         total = total * tl.exp(top - base) + tl.exp(logit - base)
         top = higher
     most = tl.max(best, 0)
-    token = tl.min(tl.where(best == most, where, V), 0)  # the first of equals
+    # the first of equals; the last token where nothing is comparable, as after an overflow
+    token = tl.minimum(tl.min(tl.where(best == most, where, V), 0), V - 1)
     expected = tl.load(expected_ptr + n)
     token = tl.where(expected >= 0, expected, token)
     chosen = tl.load(logits_ptr + token).to(tl.float32) + tl.load(barred_ptr + token)

@@ -74,7 +74,7 @@ def median_rows(x: Tensor, width: int, lengths: Tensor | None = None) -> Tensor:
         _median_kernel[(rows, triton.cdiv(length, _BLOCK))](
             x,
             out,
-            x if lengths is None else lengths,
+            x if lengths is None else lengths.contiguous(),
             length,
             RAGGED=lengths is not None,
             WIDTH=width,
