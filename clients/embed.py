@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from ..server.errors import SERVE_HELP
 from .errors import DaemonError
 
 __all__ = ["DaemonOptions", "daemon"]
@@ -151,6 +152,6 @@ def _explain(lines: Sequence[str], code: int | None) -> str:
     for line in reversed(lines):
         _, found, reason = line.partition("error: ")
         if found:
-            return reason
+            return reason.removesuffix(f"; {SERVE_HELP}")  # the flags are ours
     last = next((line for line in reversed(lines) if line), "it gave no reason")
     return f"the embedded daemon ended with code {code} before it was ready: {last}"

@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
     """Raises UsageError instead of printing usage and leaving: one clear line is enough."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see `{self.prog} --help`")
+        raise UsageError(f"{message.rstrip('.')}; see `{self.prog} --help`")
 
 
 def add_shared_flags(parser: argparse.ArgumentParser, *, device_flag: str = "--device") -> None:

@@ -118,6 +118,12 @@ class ServerConfig:
             raise ConfigError("--tls-key needs --tls-cert")
         if self.self_signed and self.tls_cert is not None:
             raise ConfigError("--self-signed and --tls-cert exclude each other")
+        if self.language is not None and self.languages is not None:
+            if self.language not in self.allowed_languages:
+                raise ConfigError(
+                    f"--language {self.language} is not among --languages {self.languages}; add it there, "
+                    "or leave one of the two out"
+                )
         if not 0 <= self.max_load <= 1:
             raise ConfigError("--max-load must be from 0 to 1")
         for name in (

@@ -16,11 +16,14 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from enum import IntEnum, StrEnum
 
 from .. import WhisperStreamError
 
 __all__ = [
+    "SERVE_HELP",
     "CloseCode",
     "ConfigError",
     "ErrorCode",
@@ -34,6 +37,9 @@ __all__ = [
     "UnreadableFrame",
     "WarningCode",
 ]
+
+
+SERVE_HELP = "whisper-stream serve --help lists the flags"
 
 
 class ErrorCode(StrEnum):
@@ -99,17 +105,31 @@ class JournalError(ServerError):
 class ListenError(ServerError):
     """The daemon cannot listen on its address."""
 
-    def __init__(self, host: str, port: int, reason: str) -> None:
-        super().__init__(host, port, reason)
+    def __init__(self, host: str, port: int, error: OSError) -> None:
+        super().__init__(host, port, error)
         self.host = host
         self.port = port
-        self.reason = reason
+        self.error = error
 
     def __str__(self) -> str:
-        return (
-            f"cannot listen on {self.host} port {self.port} ({self.reason}); "
-            "choose another --port (0: a free one), or an address of this machine as --host"
-        )
+        reason = self.error.strerror or str(self.error)
+        return f"cannot listen on {self.host} port {self.port} ({reason}); {self._advice}"
+
+    @property
+    def _advice(self) -> str:
+        if isinstance(self.error, socket.gaierror):
+            return (
+                "--host must be an address or a name of this machine, such as 127.0.0.1 or 0.0.0.0"
+            )
+        match self.error.errno:
+            case errno.EADDRINUSE:
+                return "something listens there already: end it, or choose another --port (0: a free one)"
+            case errno.EADDRNOTAVAIL:
+                return "--host must be an address of this machine: 127.0.0.1 for itself alone, 0.0.0.0 for all"
+            case errno.EACCES | errno.EPERM:
+                return "this user may not; choose a --port above 1023"
+            case _:
+                return "choose another --port (0: a free one), or another --host"
 
 
 class RemoteJobError(ServerError):
@@ -118,7 +138,7 @@ class RemoteJobError(ServerError):
     @classmethod
     def named(cls, name: str) -> RemoteJobError:
         """Return an error whose class bears the name of the one that was raised there."""
-        kind = type(name if name.isidentifier() else cls.__name__, (cls,), {})
+        kind: type[RemoteJobError] = type(name if name.isidentifier() else cls.__name__, (cls,), {})
         return kind("the engine's process could not run the job; the daemon's log says where")
 
 

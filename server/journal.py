@@ -82,9 +82,7 @@ class Journal:
         try:
             self._database = _open(path)
         except (sqlite3.Error, OSError) as error:
-            raise JournalError(
-                f"--journal {path} cannot be used ({error}); move it away or name another file"
-            ) from None
+            raise JournalError(f"--journal {path} cannot be used {_why(path, error)}") from None
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
@@ -274,6 +272,20 @@ def _open(path: Path) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def _why(path: Path, error: Exception) -> str:
+    """What is wrong with the file, in brackets, and what to do."""
+    folder = path.parent
+    if path.is_dir():
+        return "(it is a folder); name a file in it"
+    if not folder.is_dir():
+        return f"(there is no folder {folder}); make it, or name another file"
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        what = "it" if path.exists() else f"the folder {folder}"
+        return f"(this user may not write {what}); change that, or name another file"
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"({reason}); move it away or name another file"
 
 
 def _wake(future: asyncio.Future[None]) -> None:

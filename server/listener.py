@@ -50,7 +50,7 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
         sock.bind((host, port))
     except OSError as error:
         sock.close()
-        raise ListenError(host, port, error.strerror or str(error)) from None
+        raise ListenError(host, port, error) from None
     return sock
 
 
@@ -70,7 +70,7 @@ def bind_several(host: str, port: int, count: int) -> list[socket.socket]:
     except OSError as error:
         for sock in bound:
             sock.close()
-        raise ListenError(host, port, error.strerror or str(error)) from None
+        raise ListenError(host, port, error) from None
     return bound
 
 

@@ -125,7 +125,7 @@ async def _serve(
     try:
         sock.listen(128)
     except OSError as error:
-        raise ListenError(config.host, config.port, error.strerror or str(error)) from None
+        raise ListenError(config.host, config.port, error) from None
     hub = Hub(engine, config)
     tls = None if certificate is None else server_context(*certificate)
 

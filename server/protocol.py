@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Callable
 from enum import Enum, auto
 
+import msgspec
 from msgspec import UnsetType
 
 from .actions import (
@@ -82,6 +83,8 @@ class ServerProtocol:
         self.state = ProtocolState.EXPECT_START
         self._codec = codec
         self._languages = languages
+        # What start asked for, with what config has changed of its languages.
+        self._start = Start()
         # Bytes of one sample of all channels; set by start.
         self._frame_bytes = 1
         # Bytes received of a sample that is not complete yet.
@@ -121,6 +124,7 @@ class ServerProtocol:
             ended: no more audio is expected.
         """
         self._frame_bytes = _frame_bytes(start)
+        self._start = start
         self._dangling = received % self._frame_bytes
         self.state = ProtocolState.DRAINING if ended else ProtocolState.STREAMING
 
@@ -230,6 +234,7 @@ class ServerProtocol:
         except InvalidField as error:
             return self._fatal(error, CloseCode.POLICY_VIOLATION)
         self._frame_bytes = _frame_bytes(start)
+        self._start = start
         self.state = ProtocolState.STREAMING
         return [OpenStream(start=start)]
 
@@ -246,13 +251,17 @@ class ServerProtocol:
         return actions
 
     def _on_config(self, config: Config) -> list[Action]:
+        asked = self._start
+        if not isinstance(config.language, UnsetType):
+            asked = msgspec.structs.replace(asked, language=config.language)
+        if not isinstance(config.languages, UnsetType):
+            asked = msgspec.structs.replace(asked, languages=config.languages)
         try:
-            if not isinstance(config.language, UnsetType):
-                _checked(Start(language=config.language), self._languages)
-            if not isinstance(config.languages, UnsetType):
-                _checked(Start(languages=config.languages), self._languages)
+            if asked is not self._start:
+                _checked(asked, self._languages)
         except InvalidField as error:
             return [_complaint(error), ConfigureStream(config=Config())]
+        self._start = asked
         return [ConfigureStream(config=config)]
 
     def _on_eos(self) -> list[Action]:
@@ -293,6 +302,12 @@ def _name(message: ClientMessage) -> str:
 
 def _checked(start: Start, languages: tuple[str, ...]) -> Start:
     """Return ``start`` if the model can do what it asks; raises InvalidField."""
+    if start.language is not None and start.languages and start.language not in start.languages:
+        raise InvalidField(
+            "languages",
+            f"languages must have {start.language[:32]!r} in it, which language asks for; "
+            "or leave one of the two out",
+        )
     if languages:
         asked = [("language", start.language)] if start.language is not None else []
         for field, code in [*asked, *(("languages", code) for code in start.languages)]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
 
 from .config import ServerConfig, flag_of
-from .errors import ConfigError
+from .errors import SERVE_HELP, ConfigError
 
 __all__ = ["PREFIX", "Settings", "parse_flags", "read_settings", "to_toml"]
 
@@ -31,7 +31,7 @@ class Settings(NamedTuple):
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing usage and leaving: one clear line is enough."""
-        raise ConfigError(f"{message}; whisper-stream serve --help lists the flags")
+        raise ConfigError(f"{message.rstrip('.')}; {SERVE_HELP}")
 
 
 def read_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:

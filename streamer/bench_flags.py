@@ -67,7 +67,10 @@ def parse_options(argv: Sequence[str]) -> BenchOptions:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see `whisper-stream bench --help`")
+        wrong = message.partition("--")[2].replace("=", " ").partition(" ")[0].replace("-", "_")
+        if message.startswith("unrecognized") and wrong in StreamConfig.__dataclass_fields__:
+            raise UsageError(f"{message}; write it as --set {wrong}=…")
+        raise UsageError(f"{message.rstrip('.')}; see `whisper-stream bench --help`")
 
 
 def _parser() -> argparse.ArgumentParser:

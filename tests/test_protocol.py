@@ -53,6 +53,24 @@ def errors(actions: list[Action]) -> list[tuple[str, str | None, bool]]:
     return [(m.code, m.field, m.fatal) for m in replies if isinstance(m, Error)]
 
 
+def test_a_language_outside_the_allowed_ones_is_an_error() -> None:
+    start = '{"type":"start","language":"de","languages":["en"]}'
+    protocol = fresh()
+    actions = protocol.receive_text(start)
+    assert errors(actions) == [("invalid_field", "languages", True)]
+    reply = actions[0]
+    assert isinstance(reply, Reply) and isinstance(reply.message, Error)
+    assert "'de'" in reply.message.message
+    protocol = streaming('{"type":"start","language":"de","languages":["de","en"]}')
+    wrong = '{"type":"config","languages":["en"]}'  # the language is still de
+    assert errors(protocol.receive_text(wrong)) == [("invalid_field", "languages", False)]
+    right = '{"type":"config","language":"en","languages":["en"]}'
+    assert errors(protocol.receive_text(right)) == []
+    again = '{"type":"config","language":"de"}'  # now it is not
+    assert errors(protocol.receive_text(again)) == [("invalid_field", "languages", False)]
+    assert errors(protocol.receive_text('{"type":"config","language":null}')) == []
+
+
 def test_a_stream_from_start_to_end() -> None:
     protocol = fresh()
     actions = feed(

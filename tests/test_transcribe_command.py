@@ -262,7 +262,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
 
 def test_bad_files_do_not_stop_the_good_one(run: SimpleNamespace) -> None:
     assert run.done.returncode == 1
-    gone, notes, summary = run.done.stderr.splitlines()
+    lines = run.done.stderr.splitlines()
+    heads = [line for line in lines if line.startswith("==> ")]
+    assert len(heads) == 3 and all(line.endswith(" <==") for line in heads)
+    assert lines.index(heads[1]) < lines.index(heads[2])
+    assert "==>" not in run.done.stdout  # which is text alone
+    gone, notes, summary = (line for line in lines if line not in heads)
     assert gone == (f"whisper-stream: error: {run.folder}/gone.wav does not exist: check the path.")
     assert notes.startswith(f"whisper-stream: error: {run.folder}/notes.mp3 ")
     assert summary == "whisper-stream: error: 2 of 3 files failed"
@@ -361,7 +366,8 @@ def test_a_folder_that_cannot_be_made_or_written(
     assert not passed_on
     (tmp_path / "a.txt").mkdir()
     assert main(["transcribe", "a.wav", "b.wav", "-o", str(tmp_path), "--model", "base"]) == 1
-    first, summary = capsys.readouterr().err.splitlines()
+    head, first, other, summary = capsys.readouterr().err.splitlines()
+    assert (head, other) == ("==> a.wav <==", "==> b.wav <==")
     assert f"{tmp_path / 'a.txt'} cannot be written (Is a directory)" in first
     assert "1 of 2 files failed" in summary
     assert (tmp_path / "b.txt").exists()
