@@ -74,6 +74,14 @@ class UtteranceTracker:
         """Takes samples [n], ahead of ``go_on``: many at once are cheaper, and mean the same."""
         self._gate.listen(samples)
 
+    @property
+    def quiet(self) -> int:
+        """Samples that were heard and not passed yet, in which nothing can happen: it is silent already,
+        and nobody begins to speak."""
+        if self.queue or self._gate.speaking or self._received % FRAME_SAMPLES:
+            return 0
+        return self._gate.quiet * FRAME_SAMPLES
+
     def go_on(self, samples: int) -> list[Event]:
         """Passes so many samples, of those that were heard."""
         events: list[Event] = []

@@ -160,6 +160,11 @@ class SpeechGate:
             self._decided += self._decide(frames)
         self._pending = pending[whole:].copy()
 
+    @property
+    def quiet(self) -> int:
+        """Frames that were heard and not passed yet, up to the first that is voiced."""
+        return next((n for n, voiced in enumerate(self._decided) if voiced), len(self._decided))
+
     def go_on(self, frames: int) -> Sequence[GateStart | GateStop]:
         """Passes so many frames, of those that were heard."""
         changes: list[GateStart | GateStop] = []
