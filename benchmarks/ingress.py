@@ -3,8 +3,9 @@
 A daemon with a scripted engine, which takes ``--latency`` seconds for an answer and no processor time:
 what is measured is everything else. Real speech is played at its pace on real sockets. For each number of
 ingress processes and of streams: processor seconds of the daemon for each second of a stream, the delay
-of commits, and how long the event loops take to answer a ping. ``--profile`` plays to one process and
-says which parts its time goes to.
+of commits, and how long the event loops take to answer a ping. ``turn_ns`` is the time of a turn of an empty
+loop meanwhile: on a shared machine all processor times grow with it. ``--profile`` plays to one process
+and says which parts its time goes to.
 
     python benchmarks/ingress.py --ingress 0 1 2 --streams 25 50 100
 """
@@ -53,6 +54,7 @@ ROOT = Path(__file__).parent.parent
 WORD_SECONDS = 0.35
 SAMPLE_SECONDS = 0.002  # between two looks of the profile
 PINGS = 5  # a second
+TURNS = 100_000
 
 # Which part of the daemon a function belongs to, by where its file lies; the first that fits.
 PARTS = (
@@ -187,6 +189,8 @@ async def measure(options: argparse.Namespace, url: str, streams: int) -> dict[s
     plans = make_plans(clips, streams, seconds=options.seconds, spread=2.0, seed=0)
     pings: list[float] = []
     probes = [asyncio.create_task(_probe(url, pings)) for _ in range(options.probes)]
+    turns: list[float] = []
+    probes.append(asyncio.create_task(_pace(turns)))
     run = await run_load(url, plans, options.players)
     for probe in probes:
         probe.cancel()
@@ -208,6 +212,7 @@ async def measure(options: argparse.Namespace, url: str, streams: int) -> dict[s
     row["streams_per_core"] = round(1 / cost) if cost else None
     row["memory_per_stream"] = figures["memory_per_stream"]
     row["player_cpu_per_stream"] = figures["player_cpu_per_audio_second"]
+    row["turn_ns"] = round(1e9 * (percentile(turns, 50) or 0.0), 1)
     row["ping_p50"] = _rounded(percentile(pings, 50))
     row["ping_p99"] = _rounded(percentile(pings, 99))
     return row
@@ -232,6 +237,16 @@ def _quiet(options: argparse.Namespace) -> LoadClip:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 5)
+
+
+async def _pace(turns: list[float]) -> None:
+    """Processor seconds of a turn of an empty loop: how slow the processor is while others use it too."""
+    while True:
+        started = time.thread_time()
+        for _ in range(TURNS):
+            pass
+        turns.append((time.thread_time() - started) / TURNS)
+        await asyncio.sleep(0.5)
 
 
 async def _probe(url: str, pings: list[float]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import webrtcvad
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -29,6 +30,39 @@ Changes = list[GateStart | GateStop]
 def frames(pattern: str) -> Samples:
     """One 20 ms frame a character: ``x`` is voiced, ``.`` is not."""
     return np.repeat(np.array([c == "x" for c in pattern], np.float32), FRAME_SAMPLES)
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=60), st.integers(0, 2**32 - 1))
+def test_many_frames_at_once_are_judged_as_one_by_one(sizes: list[int], seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    levels = 10.0 ** chance.uniform(-4, 0, sum(sizes))
+    noise = chance.normal(0.0, 1.0, (sum(sizes), FRAME_SAMPLES))
+    heard = (noise * levels[:, np.newaxis]).astype(np.float32)
+    single, several = WebRtcDetector(), WebRtcDetector()
+    one_by_one = [single.is_speech(frame) for frame in heard]
+    at_once: list[bool] = []
+    for size in sizes:
+        at_once += several.are_speech(heard[len(at_once) : len(at_once) + size])
+    assert at_once == one_by_one
+
+
+def test_the_floor_is_that_of_the_last_five_seconds() -> None:
+    """Against the definition: the level that a tenth of the last 250 frames stay below."""
+    chance = np.random.default_rng(3)
+    heard = (chance.normal(0.0, 1.0, (600, FRAME_SAMPLES)) * 0.03).astype(np.float32)
+    heard *= 10.0 ** chance.uniform(-1, 1, (600, 1)).astype(np.float32)
+    detector, raw = WebRtcDetector(), webrtcvad.Vad(2)
+    levels: list[float] = []
+    for frame in heard:
+        pcm = (np.clip(frame, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()
+        voiced = raw.is_speech(pcm, 16_000)
+        levels = [
+            *levels,
+            10.0 * float(np.log10(np.mean(np.square(frame, dtype=np.float64)) + 1e-10)),
+        ]
+        known = sorted(levels[-250:])
+        above = len(levels) < 250 or levels[-1] > known[25] + 4.0
+        assert detector.is_speech(frame) == (voiced and levels[-1] >= -62.0 and above)
 
 
 def gate_changes(pattern: str, config: GateConfig | None = None) -> list[tuple[str, int]]:
