@@ -9,17 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .buffer import RingBuffer
+from .config import SAMPLE_RATE
 from .events import Event
 from .utterances import UtteranceTracker
-from .vad import FRAME_SAMPLES
 
 __all__ = ["Intake"]
+
+_STEP = SAMPLE_RATE // 10  # as clients send it: with other cuts, what is left over waits
 
 Request = Callable[[], list[Event]]
 
 
 class Intake:
-    """Hands audio to the tracker in steps of 20 ms of the stream's clock, however it was cut.
+    """Hands audio to the tracker in steps of 0.1 s of the stream's clock, however it was cut.
 
     looked at | not looked at yet, with requests in between
               ^ looked            ^ request              ^ received
@@ -54,7 +56,7 @@ class Intake:
         place = self.looked
         if not self._requests and (quiet := self._tracker.quiet):
             return self._tracker.go_on(quiet)  # step by step would come to the same
-        end = place + FRAME_SAMPLES - place % FRAME_SAMPLES
+        end = place + _STEP - place % _STEP
         if self._requests:
             at, request = self._requests[0]
             if at == place:

@@ -38,12 +38,12 @@ class Rig:
 
 def test_a_step_is_looked_at_once_it_is_whole() -> None:
     rig = Rig()
-    rig.intake.append(np.zeros(319, np.float32))
+    rig.intake.append(np.full(1599, 0.5, np.float32))
     assert rig.intake.step() is None and rig.intake.looked == 0
-    rig.intake.append(np.zeros(400, np.float32))
-    assert rig.intake.step() == [] and rig.intake.looked == 320
-    assert rig.intake.step() == [] and rig.intake.looked == 640
-    assert rig.intake.step() is None and rig.intake.received == 719
+    rig.intake.append(np.full(2000, 0.5, np.float32))
+    assert rig.intake.step() is not None and rig.intake.looked == 1600
+    assert rig.intake.step() is not None and rig.intake.looked == 3200
+    assert rig.intake.step() is None and rig.intake.received == 3599
 
 
 def test_a_request_is_carried_out_at_its_very_sample_and_in_order() -> None:
@@ -52,10 +52,10 @@ def test_a_request_is_carried_out_at_its_very_sample_and_in_order() -> None:
     rig.intake.append(np.zeros(500, np.float32))
     rig.ask()
     rig.ask()
-    rig.intake.append(np.zeros(500, np.float32))
+    rig.intake.append(np.zeros(3000, np.float32))
     rig.run()
     assert rig.places == [0, 500, 500]
-    assert rig.intake.looked == 960  # back on the grid of 320
+    assert rig.intake.looked == 3200  # back on multiples of 0.1 s
 
 
 def test_what_does_not_fit_is_refused_whole() -> None:
