@@ -76,7 +76,7 @@ def test_the_unit_and_the_image_run_the_daemon_as_nobody_in_particular() -> None
     assert (service["DynamicUser"], service["NoNewPrivileges"]) == ("yes", "yes")
     assert float(service["TimeoutStopSec"]) > ServerConfig().drain_seconds
     image = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
-    assert "USER whisper" in image and "HEALTHCHECK" in image
-    for variable in ("HOST", "JOURNAL"):
+    assert "USER 10001" in image and "--uid 10001" in image and "HEALTHCHECK" in image
+    for variable in ("HOST", "PORT", "JOURNAL"):
         assert f"WHISPER_STREAM_{variable}=" in image
         assert hasattr(ServerConfig(), variable.lower())
