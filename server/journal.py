@@ -40,6 +40,7 @@ CREATE TABLE IF NOT EXISTS segments (
     PRIMARY KEY (stream, id));
 """
 _VERSION = 2  # of the schema
+_BUSY_SECONDS = 30.0  # to wait for other processes of the daemon that write just now
 MOST_WAITING = 32 * 1024 * 1024  # bytes not written yet, above which streams wait
 
 
@@ -254,7 +255,7 @@ def _check(values: tuple[object, ...], checksum: object) -> None:
 def _open(path: Path) -> sqlite3.Connection:
     if not path.exists():
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    database = sqlite3.connect(path, check_same_thread=False)
+    database = sqlite3.connect(path, check_same_thread=False, timeout=_BUSY_SECONDS)
     try:
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, _VERSION):

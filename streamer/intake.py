@@ -54,8 +54,9 @@ class Intake:
     def step(self) -> list[Event] | None:
         """Looks at the next piece, or carries out the request that is due. None: there is neither."""
         place = self.looked
-        if not self._requests and (quiet := self._tracker.quiet):
-            return self._tracker.go_on(quiet)  # step by step would come to the same
+        if not self._requests and place % _STEP == 0 and (quiet := self._tracker.quiet) >= _STEP:
+            # many steps at once come to the same: nothing happens in any of them
+            return self._tracker.go_on(quiet - quiet % _STEP)
         end = place + _STEP - place % _STEP
         if self._requests:
             at, request = self._requests[0]
