@@ -1,10 +1,10 @@
-"""How PyTorch's worker threads wait for each other. No torch here: it must be settled before torch loads."""
+"""How PyTorch's threads wait, and how much code oneDNN keeps. No torch here: it is settled before torch loads."""
 
 from __future__ import annotations
 
 import os
 
-__all__ = ["wait_politely"]
+__all__ = ["keep_little_code", "wait_politely"]
 
 
 def wait_politely() -> None:
@@ -15,3 +15,13 @@ def wait_politely() -> None:
     one: an update then takes ten times as long. Call before torch is first imported.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def keep_little_code() -> None:
+    """Makes oneDNN keep the machine code of the last 256 shapes, unless the environment says how many.
+
+    It compiles some for every shape it meets, and keeps 1024 by default: a stream without a breath, whose
+    windows and texts have every length there is, then takes 50 MB more, and still grows after five
+    minutes. 256 are those of all lengths of windows. Call before torch is first imported.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")

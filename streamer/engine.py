@@ -299,10 +299,11 @@ def open_engine(
     import time
 
     from ..model.locate import locate
-    from ..model.threads import wait_politely
+    from ..model.threads import keep_little_code, wait_politely
 
     locate(model)  # a mistyped name is told before the slow imports
     wait_politely()
+    keep_little_code()
 
     import numpy as np
     import torch

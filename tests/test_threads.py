@@ -1,0 +1,21 @@
+"""What is settled in the environment before torch loads."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from whisper_stream.model.threads import keep_little_code, wait_politely
+
+
+def test_defaults_are_set_and_choices_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "")  # so that it is put back
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "2000")
+    wait_politely()
+    keep_little_code()
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "2000"
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+    keep_little_code()
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "256"
