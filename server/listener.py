@@ -30,7 +30,9 @@ __all__ = ["DaemonServer", "bind", "bind_several", "uvicorn_config"]
 RECEIVE_BUFFER = 256 * 1024
 MAX_HEADER_BYTES = 16 * 1024  # of a request
 BACKLOG = 128  # connections that wait to be accepted
-LINGER_SECONDS = 5.0  # to read what a refused client still sends, so that it sees why
+LINGER_SECONDS = (
+    5.0  # for a client to see why it is closed: to read on, and for its own close frame
+)
 FAREWELL_SECONDS = 1.0  # for clients to answer the last close frames
 
 
@@ -81,6 +83,10 @@ class LingeringWebSocket(ReadAheadWebSocket):
 
     Closing a socket with unread data resets it, and the client would never learn the reason.
     """
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.close_timeout = LINGER_SECONDS
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send to the client; the last piece of a refusal completes the handshake too."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 import numpy as np
 import pytest
@@ -81,7 +82,7 @@ class Rolls:
         if self._passes % 2:
             return []
         done, self._jobs = self._jobs, []
-        return [(entry, lambda each=each: answer(each)) for entry, each in done]
+        return [(entry, partial(answer, each)) for entry, each in done]
 
     def abandon(self) -> list[QueuedJob]:
         given_up, self._jobs = self._jobs, []
@@ -89,15 +90,14 @@ class Rolls:
 
 
 def engine_of(backend: Batches | Rolls) -> EngineThread:
-    rolling = isinstance(backend, Rolls)
     return EngineThread(
-        [] if rolling else [backend],
+        [backend] if isinstance(backend, Batches) else [],
         FakeCodec(),
         model_name="fake",
         max_batch=4,
         make_detector=lambda name: LevelDetector(),
         clock=lambda: 0.0,
-        rolling=[backend] if rolling else (),
+        rolling=[backend] if isinstance(backend, Rolls) else (),
     )
 
 
