@@ -35,7 +35,7 @@ class SlotNetwork:
         rows, width = tokens.shape
         places = positions.clamp(max=self._context - 1)
         x = decoder.token_embedding(tokens) + decoder.positional_embedding[places]
-        own = texts[:, None].expand(rows, width).reshape(-1)  # [N]
+        own = texts.repeat_interleave(width)  # [N]
         flat = positions.reshape(-1)
         lengths, tails = caches.lengths[windows], caches.tails[windows]
         at = 0  # of the alignment heads
