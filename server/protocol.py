@@ -6,7 +6,6 @@ clock or a socket. The client's mistakes become ``error`` replies; nothing is ra
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from enum import Enum, auto
 
@@ -25,6 +24,7 @@ from .actions import (
     Reply,
     ResumeStream,
 )
+from .asked import checked
 from .codec import Codec, Frame
 from .errors import CloseCode, ErrorCode, InvalidField, ProtocolError, UnreadableFrame, WarningCode
 from .wire import (
@@ -230,7 +230,7 @@ class ServerProtocol:
 
     def _on_start(self, start: Start) -> list[Action]:
         try:
-            start = _checked(start, self._languages)
+            start = checked(start, self._languages)
         except InvalidField as error:
             return self._fatal(error, CloseCode.POLICY_VIOLATION)
         self._frame_bytes = _frame_bytes(start)
@@ -258,7 +258,7 @@ class ServerProtocol:
             asked = msgspec.structs.replace(asked, languages=config.languages)
         try:
             if asked is not self._start:
-                _checked(asked, self._languages)
+                checked(asked, self._languages)
         except InvalidField as error:
             return [_complaint(error), ConfigureStream(config=Config())]
         self._start = asked
@@ -298,41 +298,3 @@ def _frame_bytes(start: Start) -> int:
 
 def _name(message: ClientMessage) -> str:
     return str(type(message).__struct_config__.tag)
-
-
-def _checked(start: Start, languages: tuple[str, ...]) -> Start:
-    """Return ``start`` if the model can do what it asks; raises InvalidField."""
-    if start.language is not None and start.languages and start.language not in start.languages:
-        raise InvalidField(
-            "languages",
-            f"languages must have {start.language[:32]!r} in it, which language asks for; "
-            "or leave one of the two out",
-        )
-    if languages:
-        asked = [("language", start.language)] if start.language is not None else []
-        for field, code in [*asked, *(("languages", code) for code in start.languages)]:
-            if code not in languages:
-                near = ", ".join(difflib.get_close_matches(code, languages, n=3)) or "en, de, fr"
-                raise InvalidField(
-                    field,
-                    f"{field} {code[:32]!r} is not an ISO 639-1 code that this model knows "
-                    f"(such as {near}); leave it out to have it detected",
-                )
-        return start
-    if start.language not in (None, "en"):
-        raise InvalidField(
-            "language",
-            f"language {start.language[:32]!r}: this model knows English only; leave it out, or use "
-            "a multilingual model",
-        )
-    if start.languages and "en" not in start.languages:
-        raise InvalidField(
-            "languages",
-            "languages must have en in it, or be left out: this model knows English only",
-        )
-    if start.task != "transcribe":
-        raise InvalidField(
-            "task",
-            "task must be transcribe: this model knows English only; use a multilingual model",
-        )
-    return start
