@@ -10,6 +10,7 @@ from .errors import BufferFullError
 __all__ = ["RingBuffer", "quietest"]
 
 _FRAME = 320  # samples, 20 ms at 16 kHz
+_FIRST_SIZE = 160_000  # samples, ten seconds
 
 
 class RingBuffer:
@@ -18,11 +19,14 @@ class RingBuffer:
         0 ......... start ............... end
         | forgotten | held (<= capacity)  | not received yet
 
-    ``end`` counts every sample ever appended, so positions never shift.
+    ``end`` counts every sample ever appended, so positions never shift. Memory is taken as it is needed: of
+    a minute's room, a live stream seldom uses more than ten seconds.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._data = np.zeros(capacity, dtype=np.float32)
+    def __init__(self, capacity: int, *, first: int = _FIRST_SIZE) -> None:
+        """``first``: samples that memory is taken for at the beginning."""
+        self._capacity = capacity
+        self._data = np.zeros(min(capacity, first), dtype=np.float32)
         self._start = 0  # absolute index of the oldest sample held
         self._end = 0  # absolute index after the newest sample
 
@@ -37,18 +41,29 @@ class RingBuffer:
     @property
     def room(self) -> int:
         """Samples that ``append`` will take now."""
-        return len(self._data) - (self._end - self._start)
+        return self._capacity - (self._end - self._start)
 
     def append(self, samples: NDArray[np.float32]) -> None:
         """Adds ``samples`` [n]. Raises BufferFullError, and takes nothing, where they do not fit."""
         count = len(samples)
         if count > self.room:
             raise BufferFullError(count, self.room)
+        if self._end - self._start + count > len(self._data):
+            self._grow(self._end - self._start + count)
         at = self._end % len(self._data)
         first = min(count, len(self._data) - at)
         self._data[at : at + first] = samples[:first]
         self._data[: count - first] = samples[first:]
         self._end += count
+
+    def _grow(self, least: int) -> None:
+        """Takes memory for ``least`` samples, and some to spare; what is held moves to its new places."""
+        held = self.view(self._start, self._end)
+        self._data = np.zeros(min(self._capacity, max(least, 2 * len(self._data))), np.float32)
+        at = self._start % len(self._data)
+        first = min(len(held), len(self._data) - at)
+        self._data[at : at + first] = held[:first]
+        self._data[: len(held) - first] = held[first:]
 
     def view(self, start: int, end: int) -> NDArray[np.float32]:
         """A copy of the samples from ``start`` to ``end``. Raises IndexError outside what is held."""

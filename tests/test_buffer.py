@@ -12,11 +12,11 @@ from whisper_stream.streamer.errors import BufferFullError
 OPERATIONS = st.lists(st.tuples(st.sampled_from(["append", "forget"]), st.integers(0, 12)))
 
 
-@given(capacity=st.integers(1, 20), operations=OPERATIONS)
+@given(capacity=st.integers(1, 20), first=st.integers(1, 20), operations=OPERATIONS)
 def test_holds_what_was_appended_and_not_forgotten(
-    capacity: int, operations: list[tuple[str, int]]
+    capacity: int, first: int, operations: list[tuple[str, int]]
 ) -> None:
-    buffer = RingBuffer(capacity)
+    buffer = RingBuffer(capacity, first=first)
     received: list[float] = []
     start = 0
     for kind, count in operations:
