@@ -7,7 +7,7 @@ longest, h alignment heads, S audio positions of the longest, d channels of a he
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .align import MEDIAN_WIDTH, SECONDS_PER_FRAME, alignment_cost, attended_times, token_times
-from .slot_caches import SlotCaches, send
+from .slot_caches import SlotCaches, fetch, send
 from .triton_fallback import try_kernel
 
 __all__ = ["RowTimes", "Span", "align_rows"]
@@ -43,10 +43,19 @@ class RowTimes:
     attended: NDArray[np.float64]  # where each looks most
 
 
-def align_rows(caches: SlotCaches, spans: Sequence[Span], *, skip: int) -> list[RowTimes]:
-    """The times of every row; its first ``skip`` tokens count in the normalisation but have none."""
+def align_rows(
+    caches: SlotCaches,
+    spans: Sequence[Span],
+    *,
+    skip: int,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> list[RowTimes]:
+    """The times of every row; its first ``skip`` tokens count in the normalisation but have none.
+
+    ``meanwhile``: see ``fetch``.
+    """
     if caches.queries.is_cuda:
-        answer = _together(caches, spans, skip)
+        answer = _together(caches, spans, skip, meanwhile)
         if answer is not None:
             return answer
     return [_alone(caches, span, skip) for span in spans]
@@ -64,7 +73,9 @@ def _alone(caches: SlotCaches, span: Span, skip: int) -> RowTimes:
     )
 
 
-def _together(caches: SlotCaches, spans: Sequence[Span], skip: int) -> list[RowTimes] | None:
+def _together(
+    caches: SlotCaches, spans: Sequence[Span], skip: int, meanwhile: Callable[[], None]
+) -> list[RowTimes] | None:
     """Every row in one pass on the GPU; None where Triton cannot run."""
     device = caches.queries.device
     rows = np.array(
@@ -100,8 +111,8 @@ def _together(caches: SlotCaches, spans: Sequence[Span], skip: int) -> list[RowT
     starts = try_kernel("triton_dtw", "row_starts", cost, end - first - skip, frames)
     if starts is None:
         return None
-    answer = torch.stack([starts, looked[:, skip:].int()]).cpu().double().numpy()
-    answer *= SECONDS_PER_FRAME
+    numbers = fetch(torch.stack([starts, looked[:, skip:].int()]), meanwhile)
+    answer = numbers * SECONDS_PER_FRAME
     counts = rows[:, 3] - rows[:, 2] - skip
     return [
         RowTimes(answer[0, row, :count], answer[1, row, :count]) for row, count in enumerate(counts)

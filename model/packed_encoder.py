@@ -7,7 +7,7 @@ longest, D state, H heads, d = D / H.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -23,7 +23,7 @@ from .mel import log_mel_spectrogram
 from .slot_kernels import SlotKernels, make_kernels
 from .whisper import Whisper
 
-__all__ = ["PackedEncoder", "encoder_positions"]
+__all__ = ["EncoderRun", "PackedEncoder", "encoder_positions"]
 
 # queries, keys, values [P, H, d] -> [P, D]: every position sees those of its own window
 _Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -36,6 +36,31 @@ _DENSE = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MAT
 def encoder_positions(samples: int) -> int:
     """Encoder positions of so many samples, a multiple of 320."""
     return samples // _POSITION
+
+
+class EncoderRun:
+    """Windows that are being encoded, layer by layer, between other work. ``positions``: of all of them."""
+
+    def __init__(self, layers: Iterator[Tensor], positions: int) -> None:
+        self.positions = positions
+        self.done = False
+        self._layers = layers
+        self._features = next(layers)
+
+    def advance(self, layers: int) -> None:
+        """Computes as many layers more, if there are."""
+        for _ in range(layers):
+            features = next(self._layers, None)
+            if features is None:
+                self.done = True
+                return
+            self._features = features
+
+    def finish(self) -> Tensor:
+        """The rest -> features [P, D]"""
+        while not self.done:
+            self.advance(1)
+        return self._features
 
 
 class PackedEncoder:
@@ -54,19 +79,32 @@ class PackedEncoder:
 
         Returns features [P, D], the windows in order.
         """
+        return self.start(windows, lengths).finish()
+
+    def start(self, windows: Sequence[NDArray[np.float32]], lengths: Sequence[int]) -> EncoderRun:
+        """The same, to be done in steps."""
         longest = max(lengths)
-        padded = torch.zeros(
+        padded = torch.empty(
             (len(windows), longest), pin_memory=self._device.type == "cuda"
         )  # [B, samples]
+        samples = padded.numpy()
         for row, window in enumerate(windows):
-            padded[row, : len(window)] = torch.from_numpy(np.ascontiguousarray(window))
+            samples[row, : len(window)] = window
+            samples[row, len(window) :] = 0.0
         mel = log_mel_spectrogram(
             padded.to(self._device, non_blocking=True), self._mels
         )  # [B, n_mels, frames]
-        return self.encode(mel.to(self._dtype), [encoder_positions(one) for one in lengths])
+        return self._run(mel.to(self._dtype), [encoder_positions(one) for one in lengths])
 
     def encode(self, mel: Tensor, positions: Sequence[int]) -> Tensor:
         """``mel`` [B, n_mels, frames], of which the first ``2 * positions`` of each row count -> [P, D]"""
+        return self._run(mel, positions).finish()
+
+    def _run(self, mel: Tensor, positions: Sequence[int]) -> EncoderRun:
+        return EncoderRun(self._layers(mel, positions), sum(positions))
+
+    def _layers(self, mel: Tensor, positions: Sequence[int]) -> Iterator[Tensor]:
+        """What the convolutions and then each layer give; the last one is the result."""
         x = self._convolve(mel, positions)  # [B, S, D]
         same = len(set(positions)) == 1
         shape = x.shape[:2]
@@ -76,16 +114,16 @@ class PackedEncoder:
         attend = self._dense(*shape) if same else self._varied(positions)
         kernels = self._kernels
         normed = kernels.add_norm(x, None, self._blocks[0].attn_ln)
+        yield normed
         for layer, block in enumerate(self._blocks):
-            heads = block.heads
-            parts = block.attn_qkv(normed).view(x.shape[0], 3, heads, -1)
+            parts = block.attn_qkv(normed).view(x.shape[0], 3, block.heads, -1)
             seen = attend(*parts.unbind(1))  # [P, D]
             normed = kernels.add_norm(x, block.attn_out(seen), block.mlp_ln)
             grown = kernels.gelu(block.mlp_in(normed))
             last = layer + 1 == len(self._blocks)
             after = self._encoder.ln_post if last else self._blocks[layer + 1].attn_ln
             normed = kernels.add_norm(x, block.mlp_out(grown), after)
-        return normed
+            yield normed
 
     def _convolve(self, mel: Tensor, positions: Sequence[int]) -> Tensor:
         """As if every row were alone: beyond its end a convolution sees zeros."""

@@ -7,7 +7,8 @@ of a head, C places of a text, S of a window, h alignment heads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from .layers import DecoderBlock
 from .slot_kernels import SlotKernels
 from .whisper import TextDecoder, Whisper
 
-__all__ = ["SPARE", "SlotCaches", "send"]
+__all__ = ["SPARE", "SlotCaches", "fetch", "send"]
 
 SPARE = 64  # places of a text beyond the decoder's context: what a padded row writes lies there
 
@@ -113,3 +114,18 @@ def send(numbers: NDArray[np.int32], device: torch.device) -> Tensor:
     if device.type != "cuda":
         return table
     return table.pin_memory().to(device, non_blocking=True)
+
+
+def fetch(numbers: Tensor, meanwhile: Callable[[], None]) -> NDArray[Any]:
+    """``numbers`` on the host. ``meanwhile`` is called before they are waited for: what it asks of the device
+    is done while the host works on them."""
+    if not numbers.is_cuda:
+        meanwhile()
+        return numbers.numpy()
+    host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+    host.copy_(numbers, non_blocking=True)
+    there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    there.record()
+    meanwhile()
+    there.synchronize()
+    return host.numpy()

@@ -6,7 +6,7 @@ slot (see ``slot_caches``). Letters: R rows, W tokens of each, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .slot_caches import SPARE, SlotCaches, send
+from .slot_caches import SPARE, SlotCaches, fetch, send
 from .slot_kernels import SlotKernels, make_kernels
 from .slot_network import SlotNetwork
 from .step_graphs import StepGraphs
@@ -83,6 +83,8 @@ class SlotDecoder:
         self._no_speech = no_speech
         self._count = beams + 1  # ranked after each row: one may end the text
         self._places = model.dims.n_text_ctx + SPARE
+        # called while a pass is waited for; see ``fetch``
+        self.meanwhile: Callable[[], None] = lambda: None
         self._steps: dict[int, StepGraphs] = {}
         self._ranks: StepGraphs | None = None
         if graphs and model.device.type == "cuda":
@@ -90,12 +92,12 @@ class SlotDecoder:
             for width in _WIDTHS:
                 self._steps[width] = StepGraphs(
                     lambda numbers, width=width: self._choose(numbers, width),  # type: ignore[misc]
-                    self._row(None, width),
+                    self._padding(width),
                     windows,
                     pool,
                 )
             if beams > 1:
-                self._ranks = StepGraphs(self._rank, self._row(None, 1), texts, pool)
+                self._ranks = StepGraphs(self._rank, self._padding(1), texts, pool)
 
     @property
     def widest(self) -> int:
@@ -115,27 +117,23 @@ class SlotDecoder:
     def step(self, feeds: Sequence[Feed]) -> list[Choices]:
         """Runs rows of a few tokens each (at most ``widest``)."""
         width = 1 if all(len(feed.tokens) == 1 for feed in feeds) else self.widest
-        numbers = np.stack([self._row(feed, width) for feed in feeds])
+        numbers = self._numbers(feeds, width)
         if self._steps:
-            answer = self._steps[width](numbers)
+            answer = self._steps[width](numbers, self.meanwhile)
         else:
-            answer = self._choose(send(numbers, self._device), width).cpu().numpy()
-        tokens = answer[0].reshape(-1, width)
-        logprobs = answer[1].view(np.float32).reshape(-1, width)
-        return [
-            Choices(
-                tokens[row, : len(feed.tokens)].tolist(), logprobs[row, : len(feed.tokens)].tolist()
-            )
-            for row, feed in enumerate(feeds)
-        ]
+            answer = fetch(self._choose(send(numbers, self._device), width), self.meanwhile)
+        tokens = answer[0].reshape(-1, width).tolist()
+        logprobs = answer[1].view(np.float32).reshape(-1, width).tolist()
+        counts = [len(feed.tokens) for feed in feeds]
+        return [Choices(tokens[row][:n], logprobs[row][:n]) for row, n in enumerate(counts)]
 
     def best(self, feeds: Sequence[Feed]) -> list[Choices]:
         """Runs rows of one token each -> the likeliest next tokens of each, one more than beams."""
-        numbers = np.stack([self._row(feed, 1) for feed in feeds])
+        numbers = self._numbers(feeds, 1)
         if self._ranks is not None:
-            answer = self._ranks(numbers)
+            answer = self._ranks(numbers, self.meanwhile)
         else:
-            answer = self._rank(send(numbers, self._device)).cpu().numpy()
+            answer = fetch(self._rank(send(numbers, self._device)), self.meanwhile)
         return _ranked(answer, len(feeds))
 
     def open_beams(self, feeds: Sequence[Feed]) -> list[Choices]:
@@ -147,7 +145,7 @@ class SlotDecoder:
         ranked = self._network.ranked(
             hidden[rows, last.long()], self._barred[opens.long()], self._count
         )
-        return _ranked(ranked.cpu().numpy(), len(feeds))
+        return _ranked(fetch(ranked, self.meanwhile), len(feeds))
 
     def prefill(self, feeds: Sequence[Feed]) -> list[Choices]:
         """Runs rows of any length in one pass, padded to the longest."""
@@ -170,7 +168,7 @@ class SlotDecoder:
             scores = self._network.logits(flat[places.long()]).float()
             silent = (scores[:, self._no_speech] - scores.logsumexp(dim=-1)).exp()
         answer = torch.cat([tokens, logprobs.view(torch.int32), silent.view(torch.int32)])
-        return _read(feeds, answer.cpu().numpy())
+        return _read(feeds, fetch(answer, self.meanwhile))
 
     def language_logits(self, slots: Sequence[tuple[int, int]], sot: int) -> Tensor:
         """What follows ``<|startoftranscript|>`` alone in text and window ``slots``: logits [R, V], float32"""
@@ -186,23 +184,30 @@ class SlotDecoder:
         width = max(len(feed.tokens) for feed in feeds)
         if width > self.widest:
             width += -width % 8  # few shapes
-        numbers = send(np.stack([self._row(feed, width) for feed in feeds]), self._device)
-        return self._run(numbers, width)
+        return self._run(send(self._numbers(feeds, width), self._device), width)
 
-    def _row(self, feed: Feed | None, width: int) -> NDArray[np.int32]:
-        """A row of numbers: tokens and positions [width each], slots, temperature (its bits), seed.
+    def _numbers(self, feeds: Sequence[Feed], width: int) -> NDArray[np.int32]:
+        """A row for each: tokens and positions [width each], slots, temperature (its bits), seed."""
+        table = np.zeros((len(feeds), 2 * width + 4), np.int32)
+        if width == 1:
+            table[:, 0] = [feed.tokens[0] for feed in feeds]
+        else:
+            for row, feed in enumerate(feeds):
+                table[row, : len(feed.tokens)] = feed.tokens
+        starts = np.array([feed.start for feed in feeds], np.int32)
+        places = starts[:, None] + np.arange(width, dtype=np.int32)
+        table[:, width : 2 * width] = np.minimum(places, self._places - 1)
+        table[:, 2 * width] = [feed.text for feed in feeds]
+        table[:, 2 * width + 1] = [feed.window for feed in feeds]
+        heat = np.array([feed.temperature for feed in feeds], np.float32)
+        table[:, 2 * width + 2] = heat.view(np.int32)
+        table[:, 2 * width + 3] = [feed.seed for feed in feeds]
+        return table
 
-        None: a row that is only there to fill up.
-        """
+    def _padding(self, width: int) -> NDArray[np.int32]:
+        """A row that is only there to fill up."""
         row = np.zeros(2 * width + 4, np.int32)
-        if feed is None:
-            row[2 * width : 2 * width + 2] = self.caches.texts, self.caches.windows
-            return row
-        row[: len(feed.tokens)] = feed.tokens
-        row[width : 2 * width] = np.arange(feed.start, feed.start + width)
-        np.minimum(row[width : 2 * width], self._places - 1, out=row[width : 2 * width])
-        heat = int(np.float32(feed.temperature).view(np.int32))
-        row[2 * width :] = feed.text, feed.window, heat, feed.seed
+        row[2 * width : 2 * width + 2] = self.caches.texts, self.caches.windows
         return row
 
     def _run(self, numbers: Tensor, width: int) -> Tensor:

@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .slot_caches import fetch
+
 __all__ = ["StepGraphs"]
 
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256)
@@ -24,7 +26,6 @@ class _Captured:
     inputs: Tensor  # int32, on the device
     outputs: Tensor
     host_in: Tensor  # pinned
-    host_out: Tensor
     graph: torch.cuda.CUDAGraph
 
 
@@ -52,8 +53,10 @@ class StepGraphs:
         """The step of as many rows, or a few more."""
         return self._get(self._size(rows)).graph
 
-    def __call__(self, numbers: NDArray[np.int32]) -> NDArray[np.int32]:
-        """``numbers`` [rows, columns] -> [2, captured rows, ...]; waits for the device once."""
+    def __call__(
+        self, numbers: NDArray[np.int32], meanwhile: Callable[[], None]
+    ) -> NDArray[np.int32]:
+        """``numbers`` [rows, columns] -> [2, captured rows, ...]; waits for the device once, see ``fetch``."""
         rows = len(numbers)
         captured = self._get(self._size(rows))
         table = captured.host_in.numpy()
@@ -61,9 +64,7 @@ class StepGraphs:
         table[rows:] = self._padding
         captured.inputs.copy_(captured.host_in, non_blocking=True)
         captured.graph.replay()
-        captured.host_out.copy_(captured.outputs, non_blocking=True)
-        torch.cuda.current_stream().synchronize()
-        return captured.host_out.numpy()
+        return fetch(captured.outputs, meanwhile)
 
     def _size(self, rows: int) -> int:
         return next(size for size in self._sizes if size >= rows)
@@ -84,5 +85,4 @@ class StepGraphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             outputs = self._step(inputs)
-        host_out = torch.empty(outputs.shape, dtype=torch.int32, pin_memory=True)
-        return _Captured(inputs, outputs, host_in, host_out, graph)
+        return _Captured(inputs, outputs, host_in, graph)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from ..model.batch_align import RowTimes, Span, align_rows
-from ..model.packed_encoder import PackedEncoder, encoder_positions
+from ..model.packed_encoder import EncoderRun, PackedEncoder, encoder_positions
 from ..model.slot_decoder import Choices, Feed, SlotDecoder
 from ..model.slot_kernels import SlotKernels
 from ..model.tokenizer import Tokenizer
@@ -42,9 +42,9 @@ Outcome = Callable[[], DecodeResult]  # may be called from any thread
 
 _PREFILL_TOKENS = 16_384  # run at once, padding included
 _ALIGNED_AT_ONCE = 16  # rows that are done wait for as many, unless nothing else goes on
-_STRAGGLERS = 4  # new audio is taken when no more than a quarter of the slots, or so many, are busy
 _BEAMED = 4  # one row in so many may search beams at a time; the others wait for their slots
-_WAVE_WORK = 2e13  # floating-point operations
+_WAVE_WORK = 4e13  # floating-point operations encoded at once
+_SLICE_WORK = 1.5e12  # and of them, between two decoder passes
 _POSITION = 320  # samples
 _SECOND = 16_000
 
@@ -84,6 +84,7 @@ class BatchBackend(Generic[K]):
                 graphs=graphs,
                 kernels=kernels,
             )
+        self._decoder.meanwhile = self._encode_on
         self._slots = slots
         self._texts = slots + spare
         self._eot = rules.eot
@@ -94,6 +95,7 @@ class BatchBackend(Generic[K]):
     def _reset(self) -> None:
         self._free = list(range(self._slots))
         self._free_texts = list(range(self._slots, self._texts))
+        self._encoding: tuple[EncoderRun, list[BatchRow[K]]] | None = None
         self._new: list[BatchRow[K]] = []  # to be opened
         self._queued: list[BatchRow[K]] = []  # until there are slots for their beams
         self._active: list[BatchRow[K]] = []
@@ -111,20 +113,19 @@ class BatchBackend(Generic[K]):
 
     @property
     def room(self) -> int:
-        """Jobs that ``admit`` takes now. Few stragglers are better joined than waited for; many are not:
-        the encoder would hold them up."""
-        busy = len(self._new) + len(self._active)
-        if busy > max(_STRAGGLERS, self._slots // 4):
-            return 0
-        return len(self._free)
+        """Jobs that ``admit`` takes now: none while others are being encoded."""
+        return len(self._free) if self._encoding is None else 0
 
     @property
     def wave_seconds(self) -> float:
-        """Of audio encoded at once: about 50 ms of work for a large GPU."""
-        dims = self.model.dims
-        # of a second: 50 positions through matrices of 12 D^2 numbers a layer, a product and a sum each
-        work = 50 * 24 * dims.n_audio_layer * dims.n_audio_state**2
-        return max(60.0, _WAVE_WORK / work)
+        """Of audio encoded at once: about 90 ms of work for a large GPU."""
+        # a second is 50 positions
+        return max(60.0, _WAVE_WORK / (50 * self._layer_work * self.model.dims.n_audio_layer))
+
+    @property
+    def _layer_work(self) -> int:
+        """Of an encoder layer, for each position: matrices of 12 D^2 numbers, a product and a sum each."""
+        return 24 * self.model.dims.n_audio_state**2
 
     def warm_up(self) -> None:
         """Compiles and captures, so that no user waits for that."""
@@ -152,23 +153,25 @@ class BatchBackend(Generic[K]):
 
     @torch.inference_mode()
     def admit(self, jobs: Sequence[tuple[K, DecodeJob]]) -> None:
-        """Encodes the audio of at most ``room`` jobs. Where that fails, none of them was taken."""
+        """Begins to encode the audio of at most ``room`` jobs. Where that fails, none of them was taken."""
         if not jobs:
             return
-        rows = [
-            self._seat(key, job, slot) for (key, job), slot in zip(jobs, self._free, strict=False)
-        ]
+        slots = self._free[: len(jobs)]
+        rows = [self._seat(key, job, slot) for (key, job), slot in zip(jobs, slots, strict=True)]
         lengths = [row.positions * _POSITION for row in rows]
-        features = self._encoder([row.job.audio for row in rows], lengths)
-        self._decoder.caches.enter(
-            features, [(row.slot, row.positions, row.tail > 0) for row in rows]
-        )
+        self._encoding = self._encoder.start([row.job.audio for row in rows], lengths), rows
         del self._free[: len(rows)]
-        self._new += rows
 
     @torch.inference_mode()
     def advance(self) -> list[tuple[K, Outcome]]:
         """Runs one decoder pass over the rows that wait for one -> the jobs that are done by then."""
+        going = self._new or self._active or self._beamed or self._closing
+        if self._encoding is not None and (self._encoding[0].done or not going):
+            run, rows = self._encoding
+            windows = [(row.slot, row.positions, row.tail > 0) for row in rows]
+            self._decoder.caches.enter(run.finish(), windows)
+            self._new += rows
+            self._encoding = None
         if self._new or (self._queued and self._able):
             self._open()
         else:
@@ -176,14 +179,30 @@ class BatchBackend(Generic[K]):
                 self._step()
             if self._beamed:
                 self._search()
-        waiting = self._new or self._active or self._beamed or self._closing  # or queued, behind beams
-        if not self._done or (waiting and len(self._done) < _ALIGNED_AT_ONCE):
+        # or queued, behind beams
+        going = self._new or self._active or self._beamed or self._closing
+        if not self._done or (going and len(self._done) < _ALIGNED_AT_ONCE):
             return []
         return self._align()
 
+    def _encode_on(self) -> None:
+        """A few layers more of the next windows: the device has work while the host looks at answers."""
+        if self._encoding is not None:
+            run = self._encoding[0]
+            run.advance(max(1, round(_SLICE_WORK / (run.positions * self._layer_work))))
+
     def abandon(self) -> list[K]:
         """After a failure: forgets all jobs, and says which they were."""
-        rows = [*self._new, *self._queued, *self._active, *self._beamed, *self._closing, *self._done]
+        encoding = [] if self._encoding is None else self._encoding[1]
+        rows = [
+            *encoding,
+            *self._new,
+            *self._queued,
+            *self._active,
+            *self._beamed,
+            *self._closing,
+            *self._done,
+        ]
         self._reset()
         return [row.key for row in rows]
 
@@ -401,7 +420,9 @@ class BatchBackend(Generic[K]):
             for row in spoken
         ]
         skip = len(self._tokenizer.sot_sequence)
-        times = align_rows(self._decoder.caches, spans, skip=skip) if spans else []
+        times: list[RowTimes] = []
+        if spans:
+            times = align_rows(self._decoder.caches, spans, skip=skip, meanwhile=self._encode_on)
         found = {row.slot: one for row, one in zip(spoken, times, strict=True)}
         self._free += [row.slot for row in rows]
         return [(row.key, _outcome(row, found.get(row.slot))) for row in rows]
