@@ -16,8 +16,7 @@ since the stream began.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,49 +24,21 @@ from numpy.typing import NDArray
 from .buffer import RingBuffer
 from .cadence import Cadence
 from .config import SAMPLE_RATE, StreamConfig
-from .events import (
-    Done,
-    Event,
-    Flushed,
-    Gap,
-    StreamWarning,
-)
+from .events import Done, Event, Flushed, Gap, StreamWarning
 from .guards import is_no_speech, repeats_itself, within
 from .intake import Intake
 from .jobs import DecodedWord, DecodeJob, DecodeResult
 from .lag import LagTeller
 from .spoken import SpokenLanguage
 from .tail import Tail
-from .transcript import MAX_PROMPT_TOKENS, Transcript
+from .transcript import MAX_PROMPT_TOKENS, TextCodec, Transcript
 from .utterances import UtteranceTracker
 from .vad import SpeechDetector
-from .windows import STALL_KEEP_SECONDS, Window, Windows
+from .windows import STALL_KEEP_SECONDS, SessionStatistics, Window, Windows
 
 __all__ = ["SessionStatistics", "StreamSession", "TextCodec"]
 
 _TEXT_CONTEXT = 440  # tokens for prompt and text: the decoder's 448 less the special ones
-
-
-class TextCodec(Protocol):
-    def encode(self, text: str) -> list[int]:
-        """Text -> tokens, without special ones."""
-        ...
-
-
-class SessionStatistics(NamedTuple):
-    """Where every sample received has gone; the last four add up to ``received``."""
-
-    received: int
-    decoded: int  # part of a decoded, closed stretch
-    silent: int  # gated: no speech in it
-    gaps: int  # declared lost by a ``Gap``
-    pending: int  # not settled yet
-
-
-@dataclass(frozen=True, slots=True)
-class _Flush:
-    flush_id: str
-    sample: int
 
 
 class StreamSession:
@@ -78,11 +49,8 @@ class StreamSession:
         self._tracker = UtteranceTracker(config, detector)
         self._intake = Intake(self._buffer, self._tracker)
         self._cadence = Cadence(config.update_interval)
-        self._transcript = Transcript(
-            config,
-            prompt=tuple(codec.encode(config.prompt)) if config.prompt else (),
-            hotwords=self._hotword_tokens(config),
-        )
+        self._transcript = Transcript(config)
+        self._transcript.expect(config, codec)
         self._tail = Tail(config, self._transcript)
         self._windows = Windows(
             config, self._buffer, self._tracker, self._transcript, self._cadence
@@ -90,7 +58,7 @@ class StreamSession:
         self._language = SpokenLanguage(config)
         self._job: Window | None = None
         self._without_prompt = False  # the last text was a loop: once more, from the audio alone
-        self._flushes: list[_Flush] = []  # waiting, oldest first
+        self._flushes: list[tuple[str, int]] = []  # ids and samples; waiting, oldest first
         self._lag = LagTeller()
         self._finishing = False  # no more audio comes
         self._ended = False  # and all of it was looked at
@@ -120,7 +88,7 @@ class StreamSession:
 
         def cut() -> list[Event]:
             self._tracker.cut(resume=True)
-            self._flushes.append(_Flush(flush_id, self._intake.looked))
+            self._flushes.append((flush_id, self._intake.looked))
             return self._settle()
 
         self._intake.ask(cut)
@@ -138,10 +106,7 @@ class StreamSession:
 
     def _configure(self, config: StreamConfig) -> None:
         self._language.configure(config)
-        if config.prompt != self._config.prompt:
-            self._transcript.set_prompt(tuple(self._codec.encode(config.prompt)))
-        if config.hotwords != self._config.hotwords:
-            self._transcript.set_hotwords(self._hotword_tokens(config))
+        self._transcript.expect(config, self._codec)
         self._tracker.set_endpoint(config.endpoint_silence)
         self._config = replace(
             self._config,
@@ -151,10 +116,6 @@ class StreamSession:
             hotwords=config.hotwords,
             endpoint_silence=config.endpoint_silence,
         )
-
-    def _hotword_tokens(self, config: StreamConfig) -> tuple[int, ...]:
-        words = config.hotwords.strip()
-        return tuple(self._codec.encode(f" {words}")) if words else ()
 
     def finish(self) -> list[Event]:
         """No more audio will come; ``Done`` follows when everything is committed."""
@@ -264,10 +225,7 @@ class StreamSession:
         return events + self._advance()
 
     def statistics(self) -> SessionStatistics:
-        received = self._intake.received
-        settled, decoded, lost = self._windows.settled, self._windows.decoded, self._windows.lost
-        silent = settled - decoded - lost
-        return SessionStatistics(received, decoded, silent, lost, received - settled)
+        return self._windows.statistics(self._intake.received)
 
     # Steps of job_done
 
@@ -331,9 +289,9 @@ class StreamSession:
         """Answers flushes, and the end of the stream, once nothing before them is left to decode."""
         self._windows.forget_silence()
         events: list[Event] = []
-        while self._flushes and self._flushes[0].sample <= self._windows.undecided:
-            flush = self._flushes.pop(0)
-            events.append(Flushed(flush_id=flush.flush_id, sample=flush.sample))
+        while self._flushes and self._flushes[0][1] <= self._windows.undecided:
+            flush_id, sample = self._flushes.pop(0)
+            events.append(Flushed(flush_id=flush_id, sample=sample))
         idle = not self._tracker.queue and self._job is None
         if self._ended and not self._finished and idle:
             self._finished = True

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from .config import SAMPLE_RATE, StreamConfig
 from .events import SegmentClosed, Word
 from .jobs import DecodedWord, DecodeResult
 
-__all__ = ["MAX_PROMPT_TOKENS", "Transcript"]
+__all__ = ["MAX_PROMPT_TOKENS", "TextCodec", "Transcript"]
 
 MAX_PROMPT_TOKENS = 223  # half of the decoder's context, less <|startofprev|>
 _SENTENCE_END = (".", "?", "!", "。", "？", "！")
 _BOUNDARY_SLACK = SAMPLE_RATE // 8  # a window may begin this much inside the last word it leaves
 _CROWDED_TOKENS = 160  # committed in the window
 _TRIM_KEEP_SECONDS = 1.0  # of committed audio stays in the window as context
+
+
+class TextCodec(Protocol):
+    def encode(self, text: str) -> list[int]:
+        """Text -> tokens, without special ones."""
+        ...
 
 
 class Transcript:
@@ -52,13 +59,11 @@ class Transcript:
         """Tokens committed inside the window."""
         return tuple(token for tokens in self._tokens for token in tokens)
 
-    def set_prompt(self, prompt: tuple[int, ...]) -> None:
-        """The client gives another prompt; as if it were that of the start."""
-        self._given_prompt = prompt
-
-    def set_hotwords(self, hotwords: tuple[int, ...]) -> None:
-        """The client expects other words from now on."""
-        self._hotwords = hotwords
+    def expect(self, config: StreamConfig, codec: TextCodec) -> None:
+        """The client's prompt and hotwords are those of ``config``; as if they were those of the start."""
+        words = config.hotwords.strip()
+        self._given_prompt = tuple(codec.encode(config.prompt)) if config.prompt else ()
+        self._hotwords = tuple(codec.encode(f" {words}")) if words else ()
 
     def prompt(self, room: int = MAX_PROMPT_TOKENS) -> tuple[int, ...]:
         """Text before the window: the client's own, then the latest said.

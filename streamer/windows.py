@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 from .buffer import RingBuffer, quietest
 from .cadence import Cadence
@@ -11,10 +12,20 @@ from .config import SAMPLE_RATE, StreamConfig
 from .transcript import Transcript
 from .utterances import Utterance, UtteranceTracker
 
-__all__ = ["STALL_KEEP_SECONDS", "Window", "Windows"]
+__all__ = ["STALL_KEEP_SECONDS", "SessionStatistics", "Window", "Windows"]
 
 STALL_KEEP_SECONDS = 2.0  # of a full window's end is left uncommitted when it must be cut
 _FIRST_UPDATE_SECONDS = 1.0  # of audio in a window before its first decode
+
+
+class SessionStatistics(NamedTuple):
+    """Where every sample received has gone; the last four add up to ``received``."""
+
+    received: int
+    decoded: int  # part of a decoded, closed stretch
+    silent: int  # gated: no speech in it
+    gaps: int  # declared lost by a ``Gap``
+    pending: int  # not settled yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +210,10 @@ class Windows:
         return lost_from
 
     # Accounts
+
+    def statistics(self, received: int) -> SessionStatistics:
+        silent = self.settled - self.decoded - self.lost
+        return SessionStatistics(received, self.decoded, silent, self.lost, received - self.settled)
 
     def _account(self, upto: int) -> None:
         """Samples up to ``upto`` of the window are decoded for good."""
