@@ -15,6 +15,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -126,6 +127,10 @@ class _IngressServer(DaemonServer):
         for task in self._tasks:
             task.cancel()
         self._engine.report()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop gracefully, however often it is said: systemd tells all processes, and then the parent us."""
+        self.request_exit()
 
     def reload(self) -> None:
         reload(self._hub, self._tls, self._hello.certificate, self._hello.key)
