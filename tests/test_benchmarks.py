@@ -18,6 +18,7 @@ SHORT = {
     "loss_accounting": ["--streams", "25"],
     "soak": ["--hours", "0.05"],
     "fuzz": ["--inputs", "2000"],
+    "ingress": ["--ingress", "1", "--streams", "3", "--seconds", "2", "--idle"],
     # The slack keeps the clock out of the test: what is judged here is that no word is lost.
     "fairness": ["--model", "scripted", "--speed", "10", "--repeat", "1", "--slack", "60"],
     "abuse": ["--wrong", "100", "--slow", "5", "--patience", "0.2"],
@@ -26,6 +27,7 @@ SHORT = {
     + ["--hold", "1.5"],
 }
 WANTED: dict[str, dict[str, Any]] = {
+    "ingress": {"cores": None, "rows": None},
     "kill_resume": {"runs": 4, "equal": 4},
     "loss_accounting": {"unaccounted": 0},
     "soak": {"leaked": None},
