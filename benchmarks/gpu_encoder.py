@@ -47,7 +47,7 @@ def openai_encoder(model: Whisper) -> Callable[[torch.Tensor], object] | None:
     encoder = AudioEncoder(
         dims.n_mels, dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer
     )
-    encoder = encoder.to("cuda", model.dtype).eval()
+    encoder = encoder.to("cuda").eval()  # its weights stay float32 and are cast as they are used
     return lambda mel: encoder(mel)
 
 

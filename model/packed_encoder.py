@@ -29,6 +29,8 @@ __all__ = ["EncoderRun", "PackedEncoder", "encoder_positions"]
 _Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 _POSITION = 2 * HOP_LENGTH  # samples of an encoder position, 20 ms
+# cuDNN makes a plan for every shape it meets, which is worth its time for many windows of one length
+_PLANNED = 8
 # the fastest first; each takes over where the one before cannot
 _DENSE = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 
@@ -72,6 +74,8 @@ class PackedEncoder:
         self._device = model.device
         self._dtype = model.dtype
         self._kernels = kernels or make_kernels(model.device)
+        # whether attention knows packed rows
+        self._packs = model.device.type == "cuda" and model.dtype != torch.float32
         self._blocks: list[EncoderBlock] = list(model.encoder.blocks)  # type: ignore[arg-type]
 
     def __call__(self, windows: Sequence[NDArray[np.float32]], lengths: Sequence[int]) -> Tensor:
@@ -111,7 +115,8 @@ class PackedEncoder:
         x = x.reshape(-1, x.shape[-1])
         if not same:
             x = x[self._packing(positions, shape[1])]
-        attend = self._dense(*shape) if same else self._varied(positions)
+        dense = same and (not self._packs or shape[0] >= _PLANNED)
+        attend = self._dense(*shape) if dense else self._varied(positions)
         kernels = self._kernels
         normed = kernels.add_norm(x, None, self._blocks[0].attn_ln)
         yield normed
@@ -159,7 +164,7 @@ class PackedEncoder:
         return attend
 
     def _varied(self, positions: Sequence[int]) -> _Attend:
-        if self._device.type == "cuda" and self._dtype in (torch.float16, torch.bfloat16):
+        if self._packs:
             return _flash(positions, self._device)
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

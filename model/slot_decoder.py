@@ -55,7 +55,7 @@ class Choices:
 
 class SlotDecoder:
     """``windows`` and ``texts``: slots of each. ``barred`` [2, V] float32 is added to all logits: its second
-    row to those of the first token of a text. ``beams``: of ``best``. ``silence``: see ``SlotCaches``.
+    row to those of the first token of a text. ``beams``: of a search. ``silence``: see ``SlotCaches``.
 
     ``graphs``: whether steps are captured on CUDA; the plain loop gives the same.
     """
@@ -114,30 +114,39 @@ class SlotDecoder:
         """The captured step of ``rows`` rows of one token."""
         return self._steps[1].graph(rows)
 
-    def step(self, feeds: Sequence[Feed]) -> list[Choices]:
-        """Runs rows of a few tokens each (at most ``widest``)."""
-        width = 1 if all(len(feed.tokens) == 1 for feed in feeds) else self.widest
-        numbers = self._numbers(feeds, width)
-        if self._steps:
-            answer = self._steps[width](numbers, self.meanwhile)
-        else:
-            answer = fetch(self._choose(send(numbers, self._device), width), self.meanwhile)
-        tokens = answer[0].reshape(-1, width).tolist()
-        logprobs = answer[1].view(np.float32).reshape(-1, width).tolist()
-        counts = [len(feed.tokens) for feed in feeds]
-        return [Choices(tokens[row][:n], logprobs[row][:n]) for row, n in enumerate(counts)]
+    def step(
+        self, feeds: Sequence[Feed], beams: Sequence[Feed] = ()
+    ) -> tuple[list[Choices], list[Choices]]:
+        """Runs rows of a few tokens each (at most ``widest``), and rows of ``beams``, of one token each.
 
-    def best(self, feeds: Sequence[Feed]) -> list[Choices]:
-        """Runs rows of one token each -> the likeliest next tokens of each, one more than beams."""
-        numbers = self._numbers(feeds, 1)
-        if self._ranks is not None:
-            answer = self._ranks(numbers, self.meanwhile)
-        else:
-            answer = fetch(self._rank(send(numbers, self._device)), self.meanwhile)
-        return _ranked(answer, len(feeds))
+        Returns what is chosen after each token; and for beams, the likeliest next tokens of each, one more
+        than there are beams.
+        """
+        width = 1 if all(len(feed.tokens) == 1 for feed in feeds) else self.widest
+        answers: list[Tensor] = []
+        if feeds:
+            numbers = self._numbers(feeds, width)
+            if self._steps:
+                answers.append(self._steps[width](numbers))
+            else:
+                answers.append(self._choose(send(numbers, self._device), width))
+        if beams:
+            numbers = self._numbers(beams, 1)
+            if self._ranks is not None:
+                answers.append(self._ranks(numbers))
+            else:
+                answers.append(self._rank(send(numbers, self._device)))
+        # one copy, and one wait
+        flat = fetch(
+            torch.cat([answer.reshape(2, -1) for answer in answers], dim=1), self.meanwhile
+        )
+        own = answers[0].numel() // 2 if feeds else 0
+        chosen = _chosen(flat[:, :own], feeds, width) if feeds else []
+        ranked = _ranked(flat[:, own:].reshape(2, -1, self._count), len(beams)) if beams else []
+        return chosen, ranked
 
     def open_beams(self, feeds: Sequence[Feed]) -> list[Choices]:
-        """Runs new rows in one pass -> the likeliest tokens after the last of each, as ``best``."""
+        """Runs new rows in one pass -> the likeliest tokens after the last of each, as for beams in ``step``."""
         hidden = self._pass(feeds)
         last = send(np.array([len(feed.tokens) - 1 for feed in feeds], np.int32), self._device)
         opens = send(np.array([feed.opening for feed in feeds], np.int32), self._device)
@@ -265,6 +274,13 @@ def _read(feeds: Sequence[Feed], answer: NDArray[np.int32]) -> list[Choices]:
         out.append(Choices(tokens[span], rest[span], chance))
         at += count
     return out
+
+
+def _chosen(answer: NDArray[np.int32], feeds: Sequence[Feed], width: int) -> list[Choices]:
+    tokens = answer[0].reshape(-1, width).tolist()
+    logprobs = answer[1].view(np.float32).reshape(-1, width).tolist()
+    counts = [len(feed.tokens) for feed in feeds]
+    return [Choices(tokens[row][:n], logprobs[row][:n]) for row, n in enumerate(counts)]
 
 
 def _ranked(answer: NDArray[np.int32], rows: int) -> list[Choices]:

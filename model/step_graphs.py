@@ -14,8 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .slot_caches import fetch
-
 __all__ = ["StepGraphs"]
 
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256)
@@ -53,10 +51,11 @@ class StepGraphs:
         """The step of as many rows, or a few more."""
         return self._get(self._size(rows)).graph
 
-    def __call__(
-        self, numbers: NDArray[np.int32], meanwhile: Callable[[], None]
-    ) -> NDArray[np.int32]:
-        """``numbers`` [rows, columns] -> [2, captured rows, ...]; waits for the device once, see ``fetch``."""
+    def __call__(self, numbers: NDArray[np.int32]) -> Tensor:
+        """``numbers`` [rows, columns] -> [2, captured rows, ...] on the device, until the next call.
+
+        Nothing is waited for; but the last answer must have been fetched before the next call.
+        """
         rows = len(numbers)
         captured = self._get(self._size(rows))
         table = captured.host_in.numpy()
@@ -64,7 +63,7 @@ class StepGraphs:
         table[rows:] = self._padding
         captured.inputs.copy_(captured.host_in, non_blocking=True)
         captured.graph.replay()
-        return fetch(captured.outputs, meanwhile)
+        return captured.outputs
 
     def _size(self, rows: int) -> int:
         return next(size for size in self._sizes if size >= rows)

@@ -15,7 +15,7 @@ from torch import Tensor
 __all__ = ["row_starts"]
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["N", "M"])  # type: ignore[untyped-decorator]
 def _dtw_kernel(  # type: ignore[no-untyped-def]
     cost_ptr,  # [B, N, M] float32
     move_ptr,  # [B, N, M] int8: 0 both, 1 row, 2 column
@@ -80,7 +80,7 @@ def row_starts(cost: Tensor, rows: Tensor | None = None, columns: Tensor | None 
     starts = torch.zeros((batch, n), dtype=torch.int32, device=cost.device)
     if starts.numel() == 0:
         return starts
-    block = triton.next_power_of_2(n + 1)
+    block = 64 if n < 64 else triton.next_power_of_2(n + 1)  # few variants to compile
     moves = torch.empty((batch, n, m), dtype=torch.int8, device=cost.device)
     ring = torch.empty((batch, 3, block), dtype=torch.float32, device=cost.device)
     _dtw_kernel[(batch,)](

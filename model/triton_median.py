@@ -20,7 +20,7 @@ def _mirrored(at, length):  # type: ignore[no-untyped-def]
     return tl.where(at < 0, 0, at)  # of a row too short to be mirrored
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["stride"])  # type: ignore[untyped-decorator]
 def _median_kernel(  # type: ignore[no-untyped-def]
     x_ptr,
     out_ptr,

@@ -40,7 +40,7 @@ def _absorb(  # type: ignore[no-untyped-def]
     return top, total, acc
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["W"])  # type: ignore[untyped-decorator]
 def _attend_kernel(  # type: ignore[no-untyped-def]
     q_ptr,  # [R, W, H, d]
     k_ptr,  # [slots, H, C, d]

@@ -44,7 +44,8 @@ _PREFILL_TOKENS = 16_384  # run at once, padding included
 _ALIGNED_AT_ONCE = 16  # rows that are done wait for as many, unless nothing else goes on
 _BEAMED = 4  # one row in so many may search beams at a time; the others wait for their slots
 _WAVE_WORK = 4e13  # floating-point operations encoded at once
-_SLICE_WORK = 1.5e12  # and of them, between two decoder passes
+_SLICE_WORK = 2e12  # and of them, between two decoder passes of many rows
+_FEW = 64  # rows; fewer can wait longer
 _POSITION = 320  # samples
 _SECOND = 16_000
 
@@ -95,6 +96,7 @@ class BatchBackend(Generic[K]):
     def _reset(self) -> None:
         self._free = list(range(self._slots))
         self._free_texts = list(range(self._slots, self._texts))
+        self._running = 0  # rows of the last step
         self._encoding: tuple[EncoderRun, list[BatchRow[K]]] | None = None
         self._new: list[BatchRow[K]] = []  # to be opened
         self._queued: list[BatchRow[K]] = []  # until there are slots for their beams
@@ -132,11 +134,13 @@ class BatchBackend(Generic[K]):
         with torch.inference_mode():
             self._decoder.warm_up()
         noise = np.random.default_rng(0).normal(0.0, 0.01, 3 * _SECOND).astype(np.float32)
-        jobs = [
-            DecodeJob(audio=noise[: seconds * _SECOND], language="en", draft=(1, 2, 3))
-            for seconds in (1, 2, 3)
-        ]
-        self.decode(jobs)
+        job = DecodeJob(audio=noise, language="en")
+        # first passes of all widths that kernels are compiled for, of one row and of several, endpoints
+        for tokens in (1, 10, 20, 100):
+            drafted = replace(job, draft=(1,) * tokens)
+            self.decode([drafted])
+            self.decode([drafted, replace(drafted, audio=noise[:_SECOND])])
+        self.decode([replace(job, final=True), job])
 
     def decode(self, jobs: Sequence[DecodeJob]) -> list[DecodeResult]:
         """One result for each job, in order. Only while nothing else is admitted."""
@@ -174,11 +178,8 @@ class BatchBackend(Generic[K]):
             self._encoding = None
         if self._new or (self._queued and self._able):
             self._open()
-        else:
-            if self._active or self._closing:
-                self._step()
-            if self._beamed:
-                self._search()
+        elif self._active or self._closing or self._beamed:
+            self._step()
         # or queued, behind beams
         going = self._new or self._active or self._beamed or self._closing
         if not self._done or (going and len(self._done) < _ALIGNED_AT_ONCE):
@@ -186,10 +187,16 @@ class BatchBackend(Generic[K]):
         return self._align()
 
     def _encode_on(self) -> None:
-        """A few layers more of the next windows: the device has work while the host looks at answers."""
-        if self._encoding is not None:
-            run = self._encoding[0]
-            run.advance(max(1, round(_SLICE_WORK / (run.positions * self._layer_work))))
+        """A few layers more of the next windows: the device has work while the host looks at answers.
+
+        The fewer rows are decoded meanwhile, the more.
+        """
+        if self._encoding is None:
+            return
+        run = self._encoding[0]
+        rows = self._running
+        work = _SLICE_WORK * max(1.0, _FEW / max(1, rows))
+        run.advance(max(1, round(work / (run.positions * self._layer_work))))
 
     def abandon(self) -> list[K]:
         """After a failure: forgets all jobs, and says which they were."""
@@ -287,10 +294,22 @@ class BatchBackend(Generic[K]):
             )
             for row in closing
         ]
-        answers = self._count(self._decoder.step(feeds))
-        for row, choices in zip(rows, answers, strict=False):
+        beamed, self._beamed = self._beamed, []
+        beams = [
+            Feed(text=text, window=row.slot, tokens=[token], start=row.beams.length)
+            for row in beamed
+            if row.beams is not None
+            for text, token in zip(row.beam_texts, row.beams.last, strict=True)
+        ]
+        self._running = len(feeds) + len(beams)
+        chosen, ranked = self._decoder.step(feeds, beams)
+        self._count([*chosen, *ranked])
+        for row, choices in zip(rows, chosen, strict=False):
             self._take(row, choices)
         self._done += closing
+        if beamed:
+            rankings = iter(ranked)
+            self._spread(beamed, [[next(rankings) for _ in row.beam_texts] for row in beamed])
 
     def _take(self, row: BatchRow[K], choices: Choices) -> None:
         greedy = row.current
@@ -329,17 +348,6 @@ class BatchBackend(Generic[K]):
                 )
             )
         self._spread(rows, [[ranking] for ranking in self._count(self._decoder.open_beams(feeds))])
-
-    def _search(self) -> None:
-        rows, self._beamed = self._beamed, []
-        feeds = [
-            Feed(text=text, window=row.slot, tokens=[token], start=row.beams.length)
-            for row in rows
-            if row.beams is not None
-            for text, token in zip(row.beam_texts, row.beams.last, strict=True)
-        ]
-        answers = iter(self._count(self._decoder.best(feeds)))
-        self._spread(rows, [[next(answers) for _ in row.beam_texts] for row in rows])
 
     def _spread(self, rows: Sequence[BatchRow[K]], rankings: Sequence[Sequence[Choices]]) -> None:
         """Beams go on from where the likeliest came from; rows whose search has ended are judged."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import traceback
 from collections import deque
@@ -73,6 +74,7 @@ class EngineStatistics(NamedTuple):
     busy_seconds: float  # spent decoding, mean over the backends: a second a second is all there is
 
 
+_SWITCH_SECONDS = 0.0005  # that a thread runs before others may
 _MOST_WORKERS = 4  # backends of one model on CPU
 
 
@@ -322,6 +324,8 @@ def open_engine(
         if whisper.is_multilingual:
             languages = batch.tokenizer.all_language_codes
         batch.warm_up()
+        # the engine's thread waits for the GPU often, and should not wait for other threads after that
+        sys.setswitchinterval(_SWITCH_SECONDS)
         return EngineThread(
             [],
             batch.tokenizer,
