@@ -10,14 +10,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from whisper_stream.server import ingress
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
+from whisper_stream.server import ingress, wire
 from whisper_stream.server.interfaces import Session
 from whisper_stream.server.main import main
 from whisper_stream.server.remote_engine import RemoteEngine
 from whisper_stream.streamer.config import StreamConfig
 
-from .server_rig import Daemon, Peer, ScriptedEngine, ScriptedSession
+from .server_rig import Peer, ScriptedEngine, ScriptedSession
 
 ROOT = Path(__file__).parent.parent
 COMMAND = (sys.executable, "-m", "tests.ingress_rig", "ingress")
@@ -31,7 +34,7 @@ class ScriptedRemote(RemoteEngine):
 
 
 class Running:
-    """A daemon in processes of its own, with clients as ``server_rig.Daemon`` gives them."""
+    """A daemon in processes of its own, whose clients are like those of ``server_rig.Daemon``."""
 
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.process = process
@@ -39,7 +42,14 @@ class Running:
         self.http = f"http://127.0.0.1:{self.port}"
         self.url = url
 
-    connect = Daemon.connect
+    @contextmanager
+    def connect(
+        self, subprotocol: str | None = wire.JSON_SUBPROTOCOL, **more: Any
+    ) -> Iterator[Peer]:
+        offered = None if subprotocol is None else [Subprotocol(subprotocol)]
+        plain: dict[str, Any] = {"compression": None, "proxy": None, "max_size": None}
+        with connect(more.pop("url", self.url), subprotocols=offered, **plain, **more) as socket:
+            yield Peer(socket)
 
     def children(self) -> list[int]:
         """Ids of the ingress processes, oldest first."""

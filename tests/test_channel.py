@@ -168,10 +168,11 @@ def test_each_end_finds_out_that_the_other_is_gone(engine: ScriptedEngine) -> No
 def test_statistics_are_those_of_the_engine(engine: ScriptedEngine) -> None:
     async def run() -> None:
         ends = Ends(engine)
-        fields = dict.fromkeys(EngineStatistics._fields, 0) | {"done": 5, "busy_seconds": 1.5}
-        ends.host.channel.send(Statistics(fields=fields))
+        told = EngineStatistics(**dict.fromkeys(EngineStatistics._fields, 0))
+        told = told._replace(done=5, busy_seconds=1.5)
+        ends.host.channel.send(Statistics(fields=told._asdict()))
         await until(lambda: isinstance(ends.remote.statistics(), EngineStatistics))
-        assert ends.remote.statistics() == EngineStatistics(**fields)
+        assert ends.remote.statistics() == told
         ends.host.channel.send(Statistics(fields={"other": 1}))
         await until(lambda: ends.remote.statistics() == {"other": 1})
         ends.close()
