@@ -252,8 +252,7 @@ class StreamConnection:
 
     async def _resume(self, resume: Resume) -> None:
         if self._relay is not None and await self._relay(resume):
-            self._hang_up()
-            return
+            raise WebSocketDisconnect(CloseCode.NORMAL)  # all was said, there
         try:
             stream = await self._streams.resume(resume, self)
         except ProtocolError as error:

@@ -319,6 +319,7 @@ def test_a_killed_process_costs_no_word_and_no_other_stream(tmp_path: Path) -> N
     assert code == 0 and log.count("event=ingress_ended") == 1
     assert all(word.text.strip() not in log for word in expected)
     assert log.count("event=stream_restored") == len(lost)
+    assert log.count(" ERROR ") == 1
 
 
 def _held(got: list[wire.ServerMessage], sent: int) -> int:
@@ -369,6 +370,8 @@ def test_streams_outlive_the_daemon_whatever_number_of_processes(
                 peer.send(wire.Eos())
                 messages, code, _ = peer.rest()
                 assert code == 1000 and words(messages) == expected
+        code, log = there.stop()
+    assert code == 0 and "ERROR" not in log
 
 
 @pytest.mark.parametrize(
