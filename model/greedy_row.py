@@ -130,7 +130,10 @@ def _loop_end(tokens: Sequence[int], first: int, limit: int) -> int | None:
 
 def _loops(tokens: Sequence[int]) -> bool:
     """Whether the end of ``tokens`` is one n-gram, said again and again."""
-    for size in range(1, _LOOP_LONGEST + 1):
+    last = tokens[-1] if tokens else None
+    for size in range(1, min(_LOOP_LONGEST, len(tokens) - 1) + 1):
+        if tokens[-1 - size] != last:
+            continue
         span = size * _LOOP_REPEATS if size >= 3 else 12
         if len(tokens) < span:
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .tokenizer import Tokenizer
 
@@ -39,6 +40,11 @@ def split_to_word_tokens(
     return [text for text, _ in pieces], [word_tokens for _, word_tokens in pieces]
 
 
+@lru_cache(maxsize=16_384)
+def _text_of(tokenizer: Tokenizer, token: int) -> str:
+    return tokenizer.decode_with_timestamps([token])
+
+
 def _split_at_characters(
     tokenizer: Tokenizer, tokens: Sequence[int]
 ) -> list[tuple[str, list[int]]]:
@@ -50,7 +56,12 @@ def _split_at_characters(
     text = ""
     for token in tokens:
         pending.append(token)
-        text = tokenizer.decode_with_timestamps(pending)
+        # most tokens are whole characters, and are met again and again
+        text = (
+            _text_of(tokenizer, token)
+            if len(pending) == 1
+            else tokenizer.decode_with_timestamps(pending)
+        )
         broken = text.find(_REPLACEMENT)
         # A replacement character that the whole text has too will not be mended by later tokens.
         if broken < 0 or whole_text[offset + broken :][:1] in ("", _REPLACEMENT):

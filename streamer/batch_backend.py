@@ -42,7 +42,6 @@ Outcome = Callable[[], DecodeResult]  # may be called from any thread
 
 _PREFILL_TOKENS = 16_384  # run at once, padding included
 _ALIGNED_AT_ONCE = 16  # rows that are done wait for as many, unless nothing else goes on
-_BEAMED = 4  # one row in so many may search beams at a time; the others wait for their slots
 _WAVE_WORK = 4e13  # floating-point operations encoded at once
 _SLICE_WORK = 2e12  # and of them, between two decoder passes of many rows
 _FEW = 64  # rows; fewer can wait longer
@@ -51,7 +50,10 @@ _SECOND = 16_000
 
 
 class BatchBackend(Generic[K]):
-    """``slots``: jobs in flight at once. ``graphs``, ``kernels``: see ``SlotDecoder``."""
+    """``slots``: jobs in flight at once. ``searches``: beam searches at once; an endpoint that finds them all
+    taken is decoded greedily: when so many sentences end together, all of them wait for each.
+    ``graphs``, ``kernels``: see ``SlotDecoder``.
+    """
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class BatchBackend(Generic[K]):
         config: BackendConfig | None = None,
         *,
         slots: int = 64,
+        searches: int = 8,
         graphs: bool = True,
         kernels: SlotKernels | None = None,
     ) -> None:
@@ -70,7 +73,7 @@ class BatchBackend(Generic[K]):
         barred[1, list(rules.blank)] = -torch.inf
         beams = self.config.final_beams
         # each beam but the first, which has the slot of its row
-        spare = 0 if beams == 1 else (beams - 1) * max(1, slots // _BEAMED)
+        spare = (beams - 1) * searches
         with torch.inference_mode():
             silence = silence_states(model)
             self._encoder = PackedEncoder(model, kernels)
@@ -99,7 +102,6 @@ class BatchBackend(Generic[K]):
         self._running = 0  # rows of the last step
         self._encoding: tuple[EncoderRun, list[BatchRow[K]]] | None = None
         self._new: list[BatchRow[K]] = []  # to be opened
-        self._queued: list[BatchRow[K]] = []  # until there are slots for their beams
         self._active: list[BatchRow[K]] = []
         self._beamed: list[BatchRow[K]] = []
         self._closing: list[BatchRow[K]] = []
@@ -176,11 +178,10 @@ class BatchBackend(Generic[K]):
             self._decoder.caches.enter(run.finish(), windows)
             self._new += rows
             self._encoding = None
-        if self._new or (self._queued and self._able):
+        if self._new:
             self._open()
         elif self._active or self._closing or self._beamed:
             self._step()
-        # or queued, behind beams
         going = self._new or self._active or self._beamed or self._closing
         if not self._done or (going and len(self._done) < _ALIGNED_AT_ONCE):
             return []
@@ -204,7 +205,6 @@ class BatchBackend(Generic[K]):
         rows = [
             *encoding,
             *self._new,
-            *self._queued,
             *self._active,
             *self._beamed,
             *self._closing,
@@ -234,22 +234,16 @@ class BatchBackend(Generic[K]):
         """Languages, then the first pass of new tries."""
         rows, self._new = self._new, []
         self._learn_languages([row for row in rows if row.tokenizer is None])
-        beamed = [*self._queued, *(row for row in rows if row.wants_beams)]
-        able = self._able
-        self._queued = beamed[able:]
-        greedy = [row for row in rows if not row.wants_beams]
-        for row in (*greedy, *beamed[:able]):
-            row.begin(self._eot, self.model.dims.n_text_ctx)
+        able = len(self._free_texts) // max(1, self.config.final_beams - 1)
+        beamed = [row for row in rows if row.wants_beams][:able]
+        greedy = [row for row in rows if row not in beamed]
+        for row in rows:
+            row.begin(self._eot, self.model.dims.n_text_ctx, beams=row in beamed)
         greedy.sort(key=lambda row: len(row.current.feed()))  # rows of like length are padded least
         for part in _parts([len(row.current.feed()) for row in greedy]):
             self._prefill(greedy[part])
-        if beamed[:able]:
-            self._open_beams(beamed[:able])
-
-    @property
-    def _able(self) -> int:
-        """Rows that may begin to search beams now."""
-        return len(self._free_texts) // max(1, self.config.final_beams - 1)
+        if beamed:
+            self._open_beams(beamed)
 
     def _prefill(self, rows: Sequence[BatchRow[K]]) -> None:
         feeds = [

@@ -46,14 +46,14 @@ class BatchRow(Generic[K]):
         searched = self.config.final_beams > 1 and self.ladder.temperature == 0.0
         return self.job.final and searched
 
-    def begin(self, eot: int, context: int) -> None:
-        """The next try."""
+    def begin(self, eot: int, context: int, *, beams: bool) -> None:
+        """The next try, as a beam search or greedily."""
         assert self.tokenizer is not None
         job, self.temperature = self.ladder.job, self.ladder.temperature
         initial, self.sot = initial_tokens(job, self.tokenizer)
         limit = token_limit(job, self.config)
         self.greedy = self.beams = None
-        if self.wants_beams:
+        if beams:
             self.beams = BeamRow(
                 initial,
                 beams=self.config.final_beams,

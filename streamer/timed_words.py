@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,18 +29,20 @@ def timed_words(
     Times are in seconds. Punctuation joins its word, which keeps its own times.
     """
     pieces, piece_tokens = split_to_word_tokens(tokenizer, list(tokens), language)
-    edges = np.cumsum([0, *(len(piece) for piece in piece_tokens)])  # in tokens
+    edges = [0, *accumulate(len(piece) for piece in piece_tokens)]  # in tokens
+    chances = [math.exp(logprob) for logprob in logprobs]
+    begins, looks = starts.tolist(), attended.tolist()
     words: list[DecodedWord] = []
     for merged in merge_punctuations(pieces):
-        start, end = int(edges[merged.core]), int(edges[merged.core + 1])
+        start, end = edges[merged.core], edges[merged.core + 1]
         words.append(
             DecodedWord(
                 text=merged.text,
                 tokens=tuple(token for i in merged.members for token in piece_tokens[i]),
-                start=float(starts[start]),
-                end=float(starts[end]),
-                probability=float(np.mean(np.exp(logprobs[start:end]))),
-                attended=float(attended[start:end].max()),
+                start=begins[start],
+                end=begins[end],
+                probability=sum(chances[start:end]) / (end - start),
+                attended=max(looks[start:end]),
             )
         )
     return tuple(words)
