@@ -137,8 +137,10 @@ async def measure(args: Namespace) -> dict[str, object]:
     if args.picture:
         draw(soak.samples, args.picture)
     growth = slope(soak.samples)
+    # pools of threads are filled as they are needed
+    warm = next((s for s in soak.samples if s.hours >= WARM_UP * soak.hours), before)
     leaked = {
-        "threads": after.threads - before.threads,
+        "threads": after.threads - warm.threads,
         "descriptors": after.descriptors - before.descriptors,
         "streams": open_streams,
     }
