@@ -52,7 +52,7 @@ class StepGraphs:
         return self._get(self._size(rows)).graph
 
     def __call__(self, numbers: NDArray[np.int32]) -> Tensor:
-        """``numbers`` [rows, columns] -> [2, captured rows, ...] on the device, until the next call.
+        """``numbers`` [rows, columns] -> [2, captured rows, ...] on the device.
 
         Nothing is waited for; but the last answer must have been fetched before the next call.
         """
@@ -63,7 +63,8 @@ class StepGraphs:
         table[rows:] = self._padding
         captured.inputs.copy_(captured.host_in, non_blocking=True)
         captured.graph.replay()
-        return captured.outputs
+        # a copy: graphs share their memory, and the next one to run may write over it
+        return captured.outputs.clone()
 
     def _size(self, rows: int) -> int:
         return next(size for size in self._sizes if size >= rows)
