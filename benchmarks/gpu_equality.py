@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ def clips(english: bool) -> list[tuple[str, np.ndarray]]:
     return [
         (clip["language"], load_audio(DATA / clip["file"]))
         for clip in found
-        if clip.get("language") and (not english or clip["language"] == "en")
+        if clip.get("kind") == "speech" and (not english or clip["language"] == "en")
     ]
 
 
@@ -133,12 +134,13 @@ def main() -> int:
         expected = cpu.decode(jobs)
         for dtype in ("float32", "float16", "bfloat16"):
             model = load_model(name, device="cuda", compute_type=dtype)
-            batch: BatchBackend[int] = BatchBackend(model, CONFIG, slots=64)
+            room: dict[str, Any] = {"slots": 64, "searches": 64, "whole_at_once": 64}
+            batch = BatchBackend[int](model, CONFIG, **room)
             together = batch.decode(jobs)
             alone = [batch.decode([job])[0] for job in jobs]
-            plain_loop: BatchBackend[int] = BatchBackend(model, CONFIG, slots=64, graphs=False)
-            no_triton: BatchBackend[int] = BatchBackend(
-                model, CONFIG, slots=64, graphs=False, kernels=PlainKernels()
+            plain_loop = BatchBackend[int](model, CONFIG, graphs=False, **room)
+            no_triton = BatchBackend[int](
+                model, CONFIG, graphs=False, kernels=PlainKernels(), **room
             )
             title = f"{name} {dtype}"
             rows.append(compare(f"{title}: CUDA batch, CPU float32", together, expected))

@@ -36,6 +36,7 @@ from whisper_stream.model.slot_decoder import Choices
 from whisper_stream.streamer.backend import WhisperBackend
 from whisper_stream.streamer.backend_config import BackendConfig
 from whisper_stream.streamer.batch_backend import BatchBackend
+from whisper_stream.streamer.batch_passes import BatchPasses
 from whisper_stream.streamer.config import StreamConfig
 from whisper_stream.streamer.detectors import make_detector
 from whisper_stream.streamer.engine import EngineThread
@@ -88,15 +89,13 @@ def write_traces(target: Path, name: str, files: Sequence[Path]) -> None:
     )
 
 
-class ScriptedBackend(BatchBackend[QueuedJob]):
-    """Says what the trace says, whatever a model of random weights has chosen."""
+class ScriptedPasses(BatchPasses[QueuedJob]):
+    """Say what the trace says, whatever a model of random weights has chosen."""
 
-    def __init__(self, *args: Any, scripts: dict[int, list[int]], **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._scripts = scripts  # by the identity of a job
+    scripts: dict[int, list[int]]  # by the identity of a job
 
     def _take(self, row: Any, choices: Any) -> None:
-        text = self._scripts[id(row.job)] if id(row.job) in self._scripts else None
+        text = self.scripts.get(id(row.job))
         if text is not None:
             known = len(row.current.tokens)
             whole = [*text, self._eot]
@@ -108,7 +107,7 @@ class ScriptedBackend(BatchBackend[QueuedJob]):
         """Every beam is told the next token of the text first."""
         told = []
         for row, ranking in zip(rows, rankings, strict=True):
-            text = [*self._scripts.get(id(row.job), []), self._eot]
+            text = [*self.scripts.get(id(row.job), []), self._eot]
             known = row.beams.length + 1 - len(row.beams.initial)
             said = text[min(known, len(text) - 1)]
             told.append(
@@ -120,6 +119,17 @@ class ScriptedBackend(BatchBackend[QueuedJob]):
                 ]
             )
         super()._spread(rows, told)
+
+
+class ScriptedBackend(BatchBackend[QueuedJob]):
+    def __init__(self, *args: Any, scripts: dict[int, list[int]], **options: Any) -> None:
+        self._scripts = scripts
+        super().__init__(*args, **options)
+
+    def _make_passes(self, texts: Sequence[int]) -> ScriptedPasses:
+        passes = ScriptedPasses(self.model, self.config, self._tokenizer, self._decoder, texts)
+        passes.scripts = self._scripts
+        return passes
 
 
 # Streams
@@ -216,7 +226,9 @@ def measure(args: Any) -> int:
         model = random_model(name, dtype=getattr(torch, args.dtype))
         config = BackendConfig(final_beams=args.beams, final_context=args.final_context)
         before = torch.cuda.memory_allocated()
-        backend = ScriptedBackend(model, config, slots=args.slots, scripts=scripts)
+        backend = ScriptedBackend(
+            model, config, slots=args.slots, whole_at_once=args.whole_at_once, scripts=scripts
+        )
         began = time.perf_counter()
         backend.warm_up()
         warmed = time.perf_counter() - began
@@ -226,7 +238,7 @@ def measure(args: Any) -> int:
         for streams in args.streams:
             torch.cuda.reset_peak_memory_stats()
             gc.collect()
-            passes, ran = backend.passes, backend.rows_run
+            passes, ran = backend.passes.passes, backend.passes.rows_run
             cpu = time.process_time()
             start = engine.statistics()
             clock = time.perf_counter()
@@ -248,7 +260,7 @@ def measure(args: Any) -> int:
                 "failed": load.failed,
                 "engine_busy": round((end.busy_seconds - start.busy_seconds) / spent, 3),
                 "rows_per_pass": round(
-                    (backend.rows_run - ran) / max(1, backend.passes - passes), 1
+                    (backend.passes.rows_run - ran) / max(1, backend.passes.passes - passes), 1
                 ),
                 "host_cpu": round((time.process_time() - cpu) / spent, 2),
                 "gpu_mib": round(torch.cuda.max_memory_allocated() / 2**20),
@@ -275,6 +287,9 @@ def main() -> int:
     options.add_argument("--dtype", default="float16")
     options.add_argument("--final-context", default="full", choices=["full", "trimmed"])
     options.add_argument("--beams", type=int, default=5, help="of endpoints")
+    options.add_argument(
+        "--whole-at-once", type=int, default=2, help="endpoints of a wave in full context"
+    )
     options.add_argument("--traces", type=Path, default=Path("traces.json"))
     options.add_argument("--trace", type=Path, help="write traces, and do nothing else")
     options.add_argument("--model", default="base", help="of the traces")

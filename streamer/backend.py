@@ -53,7 +53,8 @@ class WhisperBackend:
 
     def _decode_one(self, job: DecodeJob) -> DecodeResult:
         started = time.perf_counter()
-        context = self.config.final_context if job.final else self.config.update_context
+        whole = job.final and not job.hurried
+        context = self.config.final_context if whole else self.config.update_context
         audio, frames = self.encoder(job.audio, context)
         encoded = time.perf_counter()
         language, probability = self._language(job, audio)

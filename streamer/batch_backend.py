@@ -22,16 +22,17 @@ import torch
 
 from ..model.batch_align import RowTimes, Span, align_rows
 from ..model.packed_encoder import EncoderRun, PackedEncoder, encoder_positions
-from ..model.slot_decoder import Choices, Feed, SlotDecoder
+from ..model.slot_decoder import SlotDecoder
 from ..model.slot_kernels import SlotKernels
 from ..model.tokenizer import Tokenizer
 from ..model.whisper import Whisper
 from .attempts import Ladder
-from .backend_config import BackendConfig
+from .backend_config import BackendConfig, ContextMode
+from .batch_passes import BatchPasses
 from .batch_row import BatchRow
 from .features import padded_samples, silence_states
 from .jobs import DecodeJob, DecodeResult
-from .rules import doubts_language, make_rules, pick_language, tokenizer_for
+from .rules import make_rules, tokenizer_for
 from .timed_words import timed_words
 
 __all__ = ["BatchBackend", "Outcome"]
@@ -40,7 +41,6 @@ K = TypeVar("K", bound=Hashable)
 
 Outcome = Callable[[], DecodeResult]  # may be called from any thread
 
-_PREFILL_TOKENS = 16_384  # run at once, padding included
 _ALIGNED_AT_ONCE = 16  # rows that are done wait for as many, unless nothing else goes on
 _WAVE_WORK = 4e13  # floating-point operations encoded at once
 _SLICE_WORK = 2e12  # and of them, between two decoder passes of many rows
@@ -51,7 +51,8 @@ _SECOND = 16_000
 
 class BatchBackend(Generic[K]):
     """``slots``: jobs in flight at once. ``searches``: beam searches at once; an endpoint that finds them all
-    taken is decoded greedily: when so many sentences end together, all of them wait for each.
+    taken is decoded greedily: when so many sentences end together, all of them wait for each. For the same
+    reason no more than ``whole_at_once`` windows of a wave are encoded with the context of endpoints.
     ``graphs``, ``kernels``: see ``SlotDecoder``.
     """
 
@@ -62,6 +63,7 @@ class BatchBackend(Generic[K]):
         *,
         slots: int = 64,
         searches: int = 8,
+        whole_at_once: int = 2,
         graphs: bool = True,
         kernels: SlotKernels | None = None,
     ) -> None:
@@ -89,23 +91,19 @@ class BatchBackend(Generic[K]):
                 kernels=kernels,
             )
         self._decoder.meanwhile = self._encode_on
+        self.passes: BatchPasses[K] = self._make_passes(range(slots, slots + spare))
         self._slots = slots
-        self._texts = slots + spare
-        self._eot = rules.eot
+        self._whole_at_once = whole_at_once
         self._reset()
-        self.passes = 0  # of the decoder
-        self.rows_run = 0  # rows of all passes
+
+    def _make_passes(self, texts: Sequence[int]) -> BatchPasses[K]:
+        return BatchPasses(self.model, self.config, self._tokenizer, self._decoder, texts)
 
     def _reset(self) -> None:
+        self.passes.reset()
         self._free = list(range(self._slots))
-        self._free_texts = list(range(self._slots, self._texts))
-        self._running = 0  # rows of the last step
+        self._rows: dict[int, BatchRow[K]] = {}  # by slot
         self._encoding: tuple[EncoderRun, list[BatchRow[K]]] | None = None
-        self._new: list[BatchRow[K]] = []  # to be opened
-        self._active: list[BatchRow[K]] = []
-        self._beamed: list[BatchRow[K]] = []
-        self._closing: list[BatchRow[K]] = []
-        self._done: list[BatchRow[K]] = []  # to be aligned
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -162,28 +160,31 @@ class BatchBackend(Generic[K]):
         """Begins to encode the audio of at most ``room`` jobs. Where that fails, none of them was taken."""
         if not jobs:
             return
-        slots = self._free[: len(jobs)]
-        rows = [self._seat(key, job, slot) for (key, job), slot in zip(jobs, slots, strict=True)]
+        rows: list[BatchRow[K]] = []
+        whole = self._whole_at_once
+        for (key, job), slot in zip(jobs, self._free[: len(jobs)], strict=True):
+            context = self.config.update_context
+            if job.final and whole > 0:
+                context = self.config.final_context
+                whole -= 1
+            rows.append(self._seat(key, job, slot, context))
         lengths = [row.positions * _POSITION for row in rows]
         self._encoding = self._encoder.start([row.job.audio for row in rows], lengths), rows
+        self._rows.update((row.slot, row) for row in rows)
         del self._free[: len(rows)]
 
     @torch.inference_mode()
     def advance(self) -> list[tuple[K, Outcome]]:
         """Runs one decoder pass over the rows that wait for one -> the jobs that are done by then."""
-        going = self._new or self._active or self._beamed or self._closing
-        if self._encoding is not None and (self._encoding[0].done or not going):
+        passes = self.passes
+        if self._encoding is not None and (self._encoding[0].done or not passes.going):
             run, rows = self._encoding
             windows = [(row.slot, row.positions, row.tail > 0) for row in rows]
             self._decoder.caches.enter(run.finish(), windows)
-            self._new += rows
+            passes.new += rows
             self._encoding = None
-        if self._new:
-            self._open()
-        elif self._active or self._closing or self._beamed:
-            self._step()
-        going = self._new or self._active or self._beamed or self._closing
-        if not self._done or (going and len(self._done) < _ALIGNED_AT_ONCE):
+        passes.advance()
+        if not passes.done or (passes.going and len(passes.done) < _ALIGNED_AT_ONCE):
             return []
         return self._align()
 
@@ -195,28 +196,18 @@ class BatchBackend(Generic[K]):
         if self._encoding is None:
             return
         run = self._encoding[0]
-        rows = self._running
-        work = _SLICE_WORK * max(1.0, _FEW / max(1, rows))
+        work = _SLICE_WORK * max(1.0, _FEW / max(1, self.passes.running))
         run.advance(max(1, round(work / (run.positions * self._layer_work))))
 
     def abandon(self) -> list[K]:
         """After a failure: forgets all jobs, and says which they were."""
-        encoding = [] if self._encoding is None else self._encoding[1]
-        rows = [
-            *encoding,
-            *self._new,
-            *self._active,
-            *self._beamed,
-            *self._closing,
-            *self._done,
-        ]
+        keys = [row.key for row in self._rows.values()]
         self._reset()
-        return [row.key for row in rows]
+        return keys
 
     # Stages
 
-    def _seat(self, key: K, job: DecodeJob, slot: int) -> BatchRow[K]:
-        context = self.config.final_context if job.final else self.config.update_context
+    def _seat(self, key: K, job: DecodeJob, slot: int, context: ContextMode) -> BatchRow[K]:
         positions = encoder_positions(padded_samples(len(job.audio), context))
         whole = positions >= self.model.dims.n_audio_ctx
         return BatchRow(
@@ -230,184 +221,10 @@ class BatchBackend(Generic[K]):
             config=self.config,
         )
 
-    def _open(self) -> None:
-        """Languages, then the first pass of new tries."""
-        rows, self._new = self._new, []
-        self._learn_languages([row for row in rows if row.tokenizer is None])
-        able = len(self._free_texts) // max(1, self.config.final_beams - 1)
-        beamed = [row for row in rows if row.wants_beams][:able]
-        greedy = [row for row in rows if row not in beamed]
-        for row in rows:
-            row.begin(self._eot, self.model.dims.n_text_ctx, beams=row in beamed)
-        greedy.sort(key=lambda row: len(row.current.feed()))  # rows of like length are padded least
-        for part in _parts([len(row.current.feed()) for row in greedy]):
-            self._prefill(greedy[part])
-        if beamed:
-            self._open_beams(beamed)
-
-    def _prefill(self, rows: Sequence[BatchRow[K]]) -> None:
-        feeds = [
-            Feed(
-                text=row.slot,
-                window=row.slot,
-                tokens=row.current.feed(),
-                start=0,
-                first=len(row.current.initial) - 1,
-                opening=not row.job.prefix,
-                temperature=row.temperature,
-                seed=self._seed(row),
-                sot=row.sot,
-            )
-            for row in rows
-        ]
-        for row, choices in zip(rows, self._count(self._decoder.prefill(feeds)), strict=True):
-            row.no_speech_prob = choices.no_speech_prob or 0.0
-            self._take(row, choices)
-
-    def _step(self) -> None:
-        rows, self._active = self._active, []
-        closing, self._closing = self._closing, []
-        feeds = [
-            Feed(
-                text=row.slot,
-                window=row.slot,
-                tokens=row.current.feed(self._decoder.widest),
-                start=row.current.start,
-                temperature=row.temperature,
-                seed=self._seed(row),
-            )
-            for row in rows
-        ]
-        # the last token was chosen but never fed: alignment wants its queries, to end the last word
-        feeds += [
-            Feed(
-                text=row.slot,
-                window=row.slot,
-                tokens=[row.current.tokens[-1]],
-                start=row.current.length - 1,
-            )
-            for row in closing
-        ]
-        beamed, self._beamed = self._beamed, []
-        beams = [
-            Feed(text=text, window=row.slot, tokens=[token], start=row.beams.length)
-            for row in beamed
-            if row.beams is not None
-            for text, token in zip(row.beam_texts, row.beams.last, strict=True)
-        ]
-        self._running = len(feeds) + len(beams)
-        chosen, ranked = self._decoder.step(feeds, beams)
-        self._count([*chosen, *ranked])
-        for row, choices in zip(rows, chosen, strict=False):
-            self._take(row, choices)
-        self._done += closing
-        if beamed:
-            rankings = iter(ranked)
-            self._spread(beamed, [[next(rankings) for _ in row.beam_texts] for row in beamed])
-
-    def _take(self, row: BatchRow[K], choices: Choices) -> None:
-        greedy = row.current
-        greedy.take(choices.tokens, choices.logprobs)
-        if not greedy.done:
-            self._active.append(row)
-            return
-        last = row.taken
-        if not row.conclude():
-            self._new.append(row)
-            return
-        assert row.taken is not None and last is None
-        if row.initials[row.taken][0] is not greedy.initial:
-            self._judge(
-                [row]
-            )  # an earlier try is taken: its attention was overwritten by later ones
-            return
-        row.end = greedy.length
-        (self._closing if greedy.tokens and not greedy.ended else self._done).append(row)
-
-    # Beams
-
-    def _open_beams(self, rows: Sequence[BatchRow[K]]) -> None:
-        feeds = []
-        for row in rows:
-            assert row.beams is not None
-            row.beam_texts = [row.slot, *self._free_texts[: self.config.final_beams - 1]]
-            del self._free_texts[: self.config.final_beams - 1]
-            feeds.append(
-                Feed(
-                    text=row.slot,
-                    window=row.slot,
-                    tokens=row.beams.initial,
-                    start=0,
-                    opening=not row.job.prefix,
-                )
-            )
-        self._spread(rows, [[ranking] for ranking in self._count(self._decoder.open_beams(feeds))])
-
-    def _spread(self, rows: Sequence[BatchRow[K]], rankings: Sequence[Sequence[Choices]]) -> None:
-        """Beams go on from where the likeliest came from; rows whose search has ended are judged."""
-        sources: list[int] = []
-        targets: list[int] = []
-        length = 0
-        ended: list[BatchRow[K]] = []
-        for row, ranking in zip(rows, rankings, strict=True):
-            assert row.beams is not None
-            origins = row.beams.take(
-                [list(zip(one.tokens, one.logprobs, strict=True)) for one in ranking]
-            )
-            if row.beams.done:
-                self._free_texts += row.beam_texts[1:]
-                ended.append(row)
-                continue
-            self._beamed.append(row)
-            length = max(length, row.beams.length)
-            for text, origin in zip(row.beam_texts, origins, strict=True):
-                if text != row.beam_texts[origin]:
-                    sources.append(row.beam_texts[origin])
-                    targets.append(text)
-        if sources:
-            self._decoder.caches.copy_text(sources, targets, length)
-        if ended:
-            self._judge(ended)
-
-    def _judge(self, rows: Sequence[BatchRow[K]]) -> None:
-        """One pass over a text that is known: how likely it is, and what it attends to."""
-        feeds: list[Feed] = []
-        texts: list[list[int]] = []
-        for row in rows:
-            if row.taken is not None:
-                (initial, row.sot), text = row.initials[row.taken], list(row.taken.tokens)
-            else:
-                assert row.beams is not None
-                initial, text = row.beams.initial, row.beams.best()
-            texts.append(text)
-            row.end = len(initial) + len(text)
-            feeds.append(
-                Feed(
-                    text=row.slot,
-                    window=row.slot,
-                    tokens=[*initial, *text],
-                    start=0,
-                    first=len(initial) - 1,
-                    opening=bool(text) and not row.job.prefix,
-                    sot=row.sot,
-                    expected=[*text, self._eot],
-                )
-            )
-        answers: list[Choices] = []
-        for part in _parts([len(feed.tokens) for feed in feeds]):
-            answers += self._count(self._decoder.prefill(feeds[part]))
-        for row, text, choices in zip(rows, texts, answers, strict=True):
-            if row.taken is None:
-                row.no_speech_prob = choices.no_speech_prob or 0.0
-                if not row.conclude_beams(text, choices.logprobs):
-                    self._new.append(row)
-                    continue
-            self._done.append(row)
-
     # The end
 
     def _align(self) -> list[tuple[K, Outcome]]:
-        rows, self._done = self._done, []
+        rows, self.passes.done = self.passes.done, []
         spoken = [row for row in rows if row.taken is not None and row.taken.tokens]
         spans = [
             Span(
@@ -426,50 +243,10 @@ class BatchBackend(Generic[K]):
         if spans:
             times = align_rows(self._decoder.caches, spans, skip=skip, meanwhile=self._encode_on)
         found = {row.slot: one for row, one in zip(spoken, times, strict=True)}
-        self._free += [row.slot for row in rows]
-        return [(row.key, _outcome(row, found.get(row.slot))) for row in rows]
-
-    # Inside
-
-    def _count(self, answers: list[Choices]) -> list[Choices]:
-        self.passes += 1
-        self.rows_run += len(answers)
-        return answers
-
-    def _learn_languages(self, rows: Sequence[BatchRow[K]]) -> None:
-        doubted = [row for row in rows if doubts_language(row.job, self.model)]
-        if doubted:
-            logits = self._decoder.language_logits(
-                [(row.slot, row.slot) for row in doubted], self._tokenizer.sot
-            ).cpu()
-            for row, one in zip(doubted, logits, strict=True):
-                row.language, row.probability = pick_language(row.job, self._tokenizer, one)
-                if row.job.language is not None and row.language != row.job.language:
-                    # both are in the language of before
-                    row.job = replace(row.job, prompt=(), draft=())
-                    row.ladder = Ladder(row.job, self.config)
         for row in rows:
-            if row.probability is None:
-                row.language = row.job.language or "en"
-            row.tokenizer = tokenizer_for(self.model, row.language, row.job.task)
-
-    def _seed(self, row: BatchRow[K]) -> int:
-        """Of sampling: another at every place, and the same whatever is decoded beside it."""
-        return self.config.seed + row.current.length
-
-
-def _parts(lengths: Sequence[int]) -> list[slice]:
-    """Which rows of ``lengths`` tokens are run together."""
-    parts: list[slice] = []
-    begin, width = 0, 0
-    for row, length in enumerate(lengths):
-        width = max(width, length)
-        if row > begin and width * (row + 1 - begin) > _PREFILL_TOKENS:
-            parts.append(slice(begin, row))
-            begin, width = row, length
-    if begin < len(lengths):
-        parts.append(slice(begin, len(lengths)))
-    return parts
+            del self._rows[row.slot]
+            self._free.append(row.slot)
+        return [(row.key, _outcome(row, found.get(row.slot))) for row in rows]
 
 
 def _outcome(row: BatchRow[K], times: RowTimes | None) -> Outcome:

@@ -15,7 +15,7 @@ _JUDGED = 5  # turnarounds of updates, whose median counts: two slow ones are fo
 
 # A stream that is behind, after a lost connection say, works its audio off update by update, so that it
 # says what it would have said. That has its bounds:
-_TOLERATED = 1.0  # seconds behind, at any pace of the engine
+_TOLERATED = 1.0  # seconds behind, by single slow answers
 _ALARMING = 3.0  # seconds behind, from which on two slow answers in a row are enough
 _CATCH_UP = 15.0  # seconds that catching up may take
 _MOST_BEHIND = 30.0  # seconds
@@ -77,8 +77,8 @@ class Cadence:
         typical = median(self._latest)
         if behind > _ALARMING:
             typical = max(typical, min(self._latest[-1], self._latest[-2]))
-        if self._skipping and _SHARE * typical > self._least:
-            return True  # not to and fro
+        if _SHARE * typical > self._least and (self._skipping or behind > self._least):
+            return True  # the engine is busy, not late once; and not to and fro
         # every update but the last makes up for ``least - typical`` seconds
         catching_up = _CATCH_UP * (self._least - typical) / typical if typical else _MOST_BEHIND
         return behind > max(_TOLERATED, min(_MOST_BEHIND, catching_up))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -75,6 +77,8 @@ class EngineStatistics(NamedTuple):
 
 
 _SWITCH_SECONDS = 0.0005  # that a thread runs before others may
+# PyTorch's name for an error after which every call to the GPU fails (an illegal access, an assertion)
+_FATAL = frozenset({"AcceleratorError"})
 _MOST_WORKERS = 4  # backends of one model on CPU
 
 
@@ -82,7 +86,8 @@ class EngineThread:
     """Runs every backend on a thread of its own. ``submit`` may be called from any thread.
 
     A stream has one job out at a time, so the queue is bounded by the number of streams.
-    ``on_start`` is called on a backend's thread before it decodes, with how many are at work then.
+    ``on_start`` is called on a backend's thread before it decodes, with how many are at work then;
+    ``on_fatal`` after a failure that leaves a GPU unusable for this process: nothing can be decoded any more.
     """
 
     def __init__(
@@ -97,10 +102,12 @@ class EngineThread:
         on_start: Callable[[int], None] = lambda busy: None,
         clock: Callable[[], float],
         rolling: Sequence[RollingBackend] = (),
+        on_fatal: Callable[[], None] = lambda: None,
     ) -> None:
         self.model_name = model_name
         self.languages = languages  # codes a stream may ask for; empty: English only
         self._on_start = on_start
+        self._on_fatal = on_fatal
         self._codec = codec
         self._make_detector = make_detector
         self._clock = clock
@@ -194,7 +201,8 @@ class EngineThread:
         """Where a batch fails, each job is run alone: one must not cost the others theirs."""
         try:
             self._on_start(self._busy)
-            results = backend.decode([entry.job for entry in batch])
+            hurried = len(self._queue) > 0
+            results = backend.decode([replace(entry.job, hurried=hurried) for entry in batch])
             if len(results) != len(batch):
                 raise ValueError(f"{len(batch)} jobs gave {len(results)} results")
         except Exception as error:  # noqa: BLE001 - a job may fail in any way; the engine lives on
@@ -224,6 +232,10 @@ class EngineThread:
                 self._busy_seconds += (self._clock() - started) / len(self._threads)
             if error is not None:
                 _log.error("decode failed: %s at %s", type(error).__name__, _place(error))
+                if type(error).__name__ in _FATAL:
+                    self._give_up([*failed, *suspects], error)
+                    self._fail()
+                    return
                 if len(failed) > 1:
                     suspects.extend(failed)
                 else:
@@ -232,6 +244,15 @@ class EngineThread:
             for entry, outcome in done:
                 self._finisher.submit(self._finish, entry, outcome)
         self._give_up(suspects, EngineClosedError())
+
+    def _fail(self) -> None:
+        with self._condition:
+            self._closed = True
+            waiting = self._queue.clear()
+        for entry in waiting:
+            entry.future.cancel()
+        _log.critical("the GPU cannot be used by this process any more: it must be started again")
+        self._on_fatal()
 
     def _give_up(self, failed: Sequence[QueuedJob], error: Exception) -> None:
         self._settle(failed, failed=True)
@@ -333,6 +354,8 @@ def open_engine(
             languages=languages,
             clock=time.perf_counter,
             rolling=[batch],
+            # streams go on in the process that is started next, if there is a journal
+            on_fatal=lambda: os._exit(os.EX_SOFTWARE),
         )
     cores = torch.get_num_threads()
     # two streams on one core each get more done than one after the other on all cores

@@ -37,6 +37,9 @@ class DecodeJob:
     )
     task: Task = "transcribe"
     final: bool = False  # an endpoint: the fallback ladder applies
+    hurried: bool = (
+        False  # others wait for the engine: an endpoint makes do with an update's context
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

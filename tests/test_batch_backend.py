@@ -47,9 +47,11 @@ def assert_same(batch: Sequence[DecodeResult], alone: Sequence[DecodeResult]) ->
         assert a.language_probability == pytest.approx(b.language_probability, abs=1e-4)
 
 
-def test_a_mixed_batch_is_what_each_is_alone() -> None:
+@pytest.mark.parametrize("beams", [1, 5])
+def test_a_mixed_batch_is_what_each_is_alone(beams: int) -> None:
     """Lengths, languages given and detected, prompts, prefixes, drafts, tasks, endpoints, silence."""
-    alone = WhisperBackend(model("base"), GREEDY)
+    config = BackendConfig(final_beams=beams)
+    alone = WhisperBackend(model("base"), config)
     english, german = clip("en-speech-jfk.wav"), clip("de-read-portal.flac")
     heard = alone.decode([DecodeJob(audio=english[: 5 * SECOND], language="en")])[0].tokens
     prompt = tuple(alone.tokenizer.encode(" Mr. Quilter and his gospel"))
@@ -70,7 +72,7 @@ def test_a_mixed_batch_is_what_each_is_alone() -> None:
     assert len({one.language for one in expected}) == 3
     assert any(one.accepted_draft for one in expected)
     # three slots: rows wait, join when others leave, and find slots that were used before
-    assert_same(BatchBackend[int](model("base"), GREEDY, slots=3).decode(jobs), expected)
+    assert_same(BatchBackend[int](model("base"), config, slots=3).decode(jobs), expected)
 
 
 def test_a_text_that_is_doubted_is_tried_again_beside_others() -> None:
@@ -91,7 +93,10 @@ def test_a_text_that_is_doubted_is_tried_again_beside_others() -> None:
 def test_sampling_beside_others_gives_a_text() -> None:
     config = BackendConfig(final_beams=1, temperatures=(0.4,))
     audio = clip("en-speech-jfk.wav")
-    jobs = [DecodeJob(audio=audio, language="en", final=True), DecodeJob(audio=audio, language="en")]
+    jobs = [
+        DecodeJob(audio=audio, language="en", final=True),
+        DecodeJob(audio=audio, language="en"),
+    ]
     batch = BatchBackend[int](model("tiny.en"), config, slots=2)
     warm, cold = batch.decode(jobs)
     assert (warm.temperature, cold.temperature) == (0.4, 0.0)
@@ -134,15 +139,45 @@ def test_what_is_given_up_leaves_nothing_behind() -> None:
     assert_same(batch.decode([job]), [expected])
 
 
+def test_endpoints_beyond_what_is_searched_are_decoded_greedily_and_with_their_own_audio() -> None:
+    audio = clip("en-read-7902-cutter.flac")
+    jobs = [DecodeJob(audio=audio, language="en", final=True) for _ in range(3)]
+    batch = BatchBackend[int](model("tiny.en"), slots=3, searches=1, whole_at_once=1)
+    results = batch.decode(jobs)
+    trimmed = BackendConfig(final_beams=1, final_context="trimmed")
+    searched = WhisperBackend(model("tiny.en")).decode(jobs[:1])
+    greedy = WhisperBackend(model("tiny.en"), trimmed).decode(jobs[:1])
+    assert_same(results, [*searched, *greedy, *greedy])
+
+
+def test_a_pass_that_fails_gives_up_every_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that the pass had in hand: nobody may wait for a result that never comes."""
+    batch = BatchBackend[str](model("tiny.en"), GREEDY, slots=4)
+    audio = clip("en-speech-jfk.wav")
+    batch.admit([(key, DecodeJob(audio=audio[:SECOND], language="en")) for key in "ab"])
+    batch.advance()
+    batch.admit([("c", DecodeJob(audio=audio[:SECOND], language="en"))])
+
+    def broken(*args: object) -> None:
+        raise torch.OutOfMemoryError("injected")
+
+    monkeypatch.setattr(batch._decoder, "step", broken)
+    with pytest.raises(torch.OutOfMemoryError):
+        for _ in range(3):
+            batch.advance()
+    assert sorted(batch.abandon()) == ["a", "b", "c"]
+    assert batch.idle
+
+
 def test_audio_that_cannot_be_encoded_takes_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = BatchBackend[str](model("tiny.en"), GREEDY, slots=2)
     job = DecodeJob(audio=clip("en-speech-jfk.wav")[:SECOND], language="en")
 
-    def full(*args: object) -> torch.Tensor:
+    def full(*args: object) -> None:
         raise torch.OutOfMemoryError("injected")
 
     with monkeypatch.context() as patched:
-        patched.setattr(batch, "_encoder", full)
+        patched.setattr(batch._encoder, "start", full)
         with pytest.raises(torch.OutOfMemoryError):
             batch.admit([("a", job)])
     assert batch.idle and batch.room == 2

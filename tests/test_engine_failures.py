@@ -149,3 +149,32 @@ def test_what_is_still_to_be_tried_alone_is_told_that_the_engine_is_closed() -> 
     assert not closing.is_alive()
     assert errors == [EngineClosedError] * 3
     assert engine.statistics().running == 0
+
+
+def test_a_gpu_that_is_lost_ends_the_engine_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    class Lost(Rolls):
+        def advance(self) -> list[tuple[QueuedJob, Callable[[], DecodeResult]]]:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    backend = Lost("advance")
+    told = threading.Event()
+    engine = EngineThread(
+        [],
+        FakeCodec(),
+        model_name="fake",
+        make_detector=lambda name: LevelDetector(),
+        clock=lambda: 0.0,
+        rolling=[backend],
+        on_fatal=told.set,
+    )
+    futures = [engine.submit(job(1))]
+    assert backend.begun.wait(WAIT)
+    futures += [engine.submit(job(number)) for number in range(2, 7)]  # more than it takes at once
+    backend.gate.set()
+    assert told.wait(WAIT)
+    assert isinstance(futures[0].exception(WAIT), torch.AcceleratorError)
+    assert all(future.cancelled() or future.exception(WAIT) is not None for future in futures)
+    with pytest.raises(EngineClosedError):
+        engine.submit(job(9))
+    assert "must be started again" in caplog.text
+    engine.close()

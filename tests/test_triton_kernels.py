@@ -41,15 +41,99 @@ for levels in (3, 1000):
         expected = np.rint(token_times(matrix[:n, :m]) / 0.02).astype(int)
         assert got[:n].tolist() == expected.tolist()
         assert not got[n:].any()
+# lengths that lie apart in memory, as columns of a table do
+apart = torch.stack([columns, rows], dim=1)
+assert torch.equal(row_starts(cost, apart[:, 1], apart[:, 0]), starts)
 assert row_starts(torch.rand(2, 3, 5)).shape == (2, 3)
 assert row_starts(torch.rand(2, 0, 5)).shape == (2, 0)
+
+x = torch.randn(5, 300, generator=dice)
+lengths = torch.tensor([300, 7, 3, 256, 1], dtype=torch.int32)
+ragged = median_rows(x, 7, lengths)
+for row, length in enumerate(lengths.tolist()):
+    assert torch.equal(ragged[row, :length], median_filter(x[row : row + 1, :length], 7)[0])
+"""
+
+# Each of Triton's slot kernels beside the plain one, with a row of its own length and place.
+SLOTS = """
+import torch
+from torch import nn
+from whisper_stream.model.slot_kernels import PlainKernels, TritonKernels
+
+torch.set_num_threads(1)
+dice = torch.Generator().manual_seed(3)
+plain, kernels = PlainKernels(), TritonKernels()
+
+def draw(*shape):
+    return torch.randn(*shape, generator=dice)
+
+def same(a, b):
+    torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+
+def whole(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+heads, size, places, slots = 3, 64, 100, 5
+k, v = draw(slots, heads, places, size), draw(slots, heads, places, size)
+for width in (1, 4, 20, 40):
+    q = draw(3, width, 3 * heads * size)[:, :, : heads * size].view(3, width, heads, size)
+    rows = whole(4, 0, 2)
+    positions = (whole(50, 0, 10)[:, None] + torch.arange(width)).int()
+    same(kernels.attend_text(q, k, v, rows, positions), plain.attend_text(q, k, v, rows, positions))
+    lengths, tails = whole(100, 1, 70), whole(0, 66, 66)
+    tail = draw(heads, 66, size), draw(heads, 66, size), tails
+    for more in (None, tail):
+        same(
+            kernels.attend_audio(q, k, v, rows, lengths, more),
+            plain.attend_audio(q, k, v, rows, lengths, more),
+        )
+one = whole(2).expand(4)  # lies in memory once
+same(kernels.attend_audio(draw(4, 1, heads, size) * 0 + 1, k, v, one, whole(9).expand(4)),
+     plain.attend_audio(draw(4, 1, heads, size) * 0 + 1, k, v, one, whole(9).expand(4)))
+
+parts = draw(9, 3 * heads * size).view(9, 3, heads, size)
+caches = [torch.zeros(slots, heads, places, size) for _ in range(4)]
+where = whole(0, 0, 1, 2, 3, 4, 4, 4, 4), whole(0, 1, 5, 99, 7, 1, 2, 3, 4)
+kernels.store(parts[:, 1], parts[:, 2], *caches[:2], *where)
+plain.store(parts[:, 1], parts[:, 2], *caches[2:], *where)
+assert torch.equal(caches[0], caches[2]) and torch.equal(caches[1], caches[3])
+
+norm = nn.LayerNorm(200).requires_grad_(False)
+norm.weight.copy_(draw(200))
+norm.bias.copy_(draw(200))
+x, delta = draw(7, 200), draw(7, 200)
+a, b = x.clone(), x.clone()
+for change in (delta, None):
+    same(kernels.add_norm(a, change, norm), plain.add_norm(b, change, norm))
+    assert torch.equal(a, b)
+same(kernels.gelu(x.clone()), plain.gelu(x))
+
+logits = draw(6, 9000) * 3
+logits[1, 5] = logits[1, 7000] = 50  # the first of equals
+logits[2, 5] = 60  # barred where a text begins
+barred = torch.zeros(2, 9000)
+barred[:, 100:200] = barred[1, 5] = -torch.inf
+given = whole(0, 0, 1, 1, 0, 1), torch.zeros(6), whole(*[0] * 6), whole(-1, -1, -1, 77, 8999, -1)
+chosen, expected = kernels.choose(logits, barred, *given), plain.choose(logits, barred, *given)
+assert chosen[0].tolist() == expected[0].tolist()
+assert chosen[0][1] == 5 and chosen[0][3] == 77
+same(chosen[1], expected[1])
+nothing = torch.full((1, 9000), float("nan"))
+assert kernels.choose(nothing, barred, *(one[:1] for one in given))[0].item() < 9000
+
+few = torch.tensor([[0.0, 1.0, 2.0, -1.0]]).repeat(400, 1)
+none = torch.zeros(400, dtype=torch.int32)
+seeds = torch.arange(400, dtype=torch.int32)
+drawn, _ = kernels.choose(few, torch.zeros(2, 4), none, torch.ones(400), seeds, none - 1)
+shares = torch.bincount(drawn.long(), minlength=4) / 400
+assert (shares - few[0].softmax(-1)).abs().max() < 0.08
 """
 
 COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from whisper_stream.model import triton_dtw, triton_median
+from whisper_stream.model import triton_dtw, triton_layers, triton_median, triton_slots
 
 def compile(kernel, types, **constants):
     names = kernel.arg_names
@@ -58,11 +142,19 @@ def compile(kernel, types, **constants):
     options = {"enable_fp_fusion": False}
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
 
-median = compile(triton_median._median_kernel, ["*fp32", "*fp32", "i32"], WIDTH=7, BLOCK=256)
+types = ["*fp32", "*fp32", "*i32", "i32"]
+median = compile(triton_median._median_kernel, types, RAGGED=True, WIDTH=7, BLOCK=256)
 assert ".target sm_90" in median
 types = ["*fp32", "*i8", "*fp32", "*i32", "*i32", "*i32", "i32", "i32"]
 warping = compile(triton_dtw._dtw_kernel, types, BLOCK=512)
 assert "bar.sync" in warping  # between diagonals
+
+halves = ["*fp16"] * 4 + ["*i32", "*i32", "*fp16", "*fp16", "*i32"] + ["i32"] * 6 + ["fp32"]
+sizes = {"SIZE": 64, "BLOCK_M": 16, "BLOCK_N": 64, "PRECISION": "tf32"}
+attention = compile(triton_slots._attend_kernel, halves, CAUSAL=False, TAIL=True, **sizes)
+assert "mma" in attention  # on the matrix units
+types = ["*fp16", "*fp32", "*i32", "*fp32", "*i32", "*i32", "*i32", "*fp32", "i32"]
+compile(triton_layers._choose_kernel, types, BLOCK=4096)
 """
 
 
@@ -78,6 +170,10 @@ def _run(script: str, tmp_path: Path, **environment: str) -> None:
 
 def test_interpreted_kernels_equal_the_cpu(tmp_path: Path) -> None:
     _run(INTERPRETED, tmp_path, TRITON_INTERPRET="1")
+
+
+def test_interpreted_slot_kernels_equal_the_plain_ones(tmp_path: Path) -> None:
+    _run(SLOTS, tmp_path, TRITON_INTERPRET="1")
 
 
 def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
