@@ -121,16 +121,18 @@ def test_the_end_of_an_utterance_says_nothing_about_updates() -> None:
     assert not cadence.skipping
 
 
-def test_an_engine_that_can_hardly_keep_up_has_less_patience() -> None:
+def test_an_engine_with_less_time_to_spare_has_less_patience() -> None:
     clock = Clock()
-    assert not any(clock.answer(0.3, behind=4.9) for _ in range(9))
-    assert clock.answer(0.3, behind=5.1)
+    assert not any(clock.answer(0.25, behind=8.9) for _ in range(9))
+    assert clock.answer(0.25, behind=9.1)
 
 
-def test_one_that_cannot_keep_up_has_a_second() -> None:
+@pytest.mark.parametrize("took", [0.3, 0.6])
+def test_a_busy_engine_works_nothing_off(took: float) -> None:
+    """Its other streams would wait for updates that nobody needs any more."""
     clock = Clock()
-    assert not any(clock.answer(0.6, behind=1.0) for _ in range(9))
-    assert clock.answer(0.6, behind=1.1)
+    assert not any(clock.answer(took, behind=0.4) for _ in range(9))
+    assert clock.answer(took, behind=0.5)
 
 
 def test_it_goes_back_only_once_the_engine_has_time_to_spare() -> None:
