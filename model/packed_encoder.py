@@ -32,7 +32,12 @@ _POSITION = 2 * HOP_LENGTH  # samples of an encoder position, 20 ms
 # cuDNN makes a plan for every shape it meets, which is worth its time for many windows of one length
 _PLANNED = 8
 # the fastest first; each takes over where the one before cannot
-_DENSE = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+_DENSE = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
 
 
 def encoder_positions(samples: int) -> int:
@@ -75,7 +80,7 @@ class PackedEncoder:
         self._dtype = model.dtype
         self._kernels = kernels or make_kernels(model.device)
         # whether attention knows packed rows
-        self._packs = model.device.type == "cuda" and model.dtype != torch.float32
+        self._packs = _has_flash(model.device) and model.dtype != torch.float32
         self._blocks: list[EncoderBlock] = list(model.encoder.blocks)  # type: ignore[arg-type]
 
     def __call__(self, windows: Sequence[NDArray[np.float32]], lengths: Sequence[int]) -> Tensor:
@@ -178,6 +183,11 @@ class PackedEncoder:
             return torch.cat(out)
 
         return attend
+
+
+def _has_flash(device: torch.device) -> bool:
+    """Flash attention needs an NVIDIA GPU of compute capability 8.0."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _flash(positions: Sequence[int], device: torch.device) -> _Attend:

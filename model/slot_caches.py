@@ -15,11 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .dims import ModelDimensions
 from .layers import DecoderBlock
 from .slot_kernels import SlotKernels
 from .whisper import TextDecoder, Whisper
 
-__all__ = ["SPARE", "SlotCaches", "fetch", "send"]
+__all__ = ["SPARE", "SlotCaches", "fetch", "send", "slot_bytes"]
 
 SPARE = 64  # places of a text beyond the decoder's context: what a padded row writes lies there
 
@@ -106,6 +107,12 @@ class SlotCaches:
     def silent_keys(self) -> Tensor:
         """Those of the silence after the audio: [h, T, d]"""
         return torch.cat([self.silence[layer][0][heads] for layer, heads in self.chosen.items()])
+
+
+def slot_bytes(dims: ModelDimensions, element_size: int) -> int:
+    """What a window and its text take: keys and values of all layers."""
+    places = dims.n_audio_ctx + dims.n_text_ctx + SPARE
+    return 2 * dims.n_text_layer * dims.n_text_state * places * element_size
 
 
 def send(numbers: NDArray[np.int32], device: torch.device) -> Tensor:

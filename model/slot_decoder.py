@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .slot_caches import SPARE, SlotCaches, fetch, send
-from .slot_kernels import SlotKernels, make_kernels
+from .slot_kernels import PlainKernels, SlotKernels, make_kernels
 from .slot_network import SlotNetwork
 from .step_graphs import StepGraphs
 from .whisper import Whisper
@@ -87,7 +87,9 @@ class SlotDecoder:
         self.meanwhile: Callable[[], None] = lambda: None
         self._steps: dict[int, StepGraphs] = {}
         self._ranks: StepGraphs | None = None
-        if graphs and model.device.type == "cuda":
+        # the plain kernels look at numbers on the host, which a graph cannot
+        capturable = not isinstance(self._kernels, PlainKernels)
+        if graphs and capturable and model.device.type == "cuda":
             pool = torch.cuda.graph_pool_handle()
             for width in _WIDTHS:
                 self._steps[width] = StepGraphs(

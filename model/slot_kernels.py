@@ -5,13 +5,19 @@ The plain one is the reference of the other. Letters as in ``triton_slots``.
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .triton_fallback import cannot_run
+
 __all__ = ["PlainKernels", "SlotKernels", "TritonKernels", "make_kernels"]
+
+
+_log = logging.getLogger(__name__)
 
 
 class SlotKernels(Protocol):
@@ -158,13 +164,21 @@ class TritonKernels:
 
 
 def make_kernels(device: torch.device) -> SlotKernels:
-    """Triton's on a GPU that has it, else the plain ones."""
-    if device.type == "cuda":
-        try:
-            return TritonKernels()
-        except ImportError:
-            pass  # slower, and right
-    return PlainKernels()
+    """Triton's on a GPU where they run, else the plain ones."""
+    if device.type != "cuda":
+        return PlainKernels()
+    try:
+        kernels = TritonKernels()
+        kernels.gelu(torch.zeros(1, device=device))  # compiles, which wants a C compiler
+    except Exception as error:
+        if not cannot_run(error):
+            raise
+        _log.warning(
+            "the GPU kernels cannot run (%s): decoding is several times as slow; install triton and gcc",
+            type(error).__name__,
+        )
+        return PlainKernels()
+    return kernels
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:

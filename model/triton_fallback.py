@@ -10,7 +10,7 @@ from importlib import import_module
 import torch
 from torch import Tensor
 
-__all__ = ["try_kernel"]
+__all__ = ["cannot_run", "try_kernel"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def try_kernel(module: str, function: str, x: Tensor, *arguments: int | Tensor) 
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        if not (isinstance(error, _FAILURES) or type(error).__module__.startswith("triton.")):
+        if not cannot_run(error):
             raise
         _unusable.add(module)
         _log.warning(
@@ -48,3 +48,10 @@ def try_kernel(module: str, function: str, x: Tensor, *arguments: int | Tensor) 
             type(error).__name__,
         )
         return None
+
+
+def cannot_run(error: Exception) -> bool:
+    """Whether ``error`` means that Triton cannot run here, rather than that the work was wrong or too large."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return False
+    return isinstance(error, _FAILURES) or type(error).__module__.startswith("triton.")

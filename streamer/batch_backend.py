@@ -22,6 +22,7 @@ import torch
 
 from ..model.batch_align import RowTimes, Span, align_rows
 from ..model.packed_encoder import EncoderRun, PackedEncoder, encoder_positions
+from ..model.slot_caches import slot_bytes
 from ..model.slot_decoder import SlotDecoder
 from ..model.slot_kernels import SlotKernels
 from ..model.tokenizer import Tokenizer
@@ -35,12 +36,14 @@ from .jobs import DecodeJob, DecodeResult
 from .rules import make_rules, tokenizer_for
 from .timed_words import timed_words
 
-__all__ = ["BatchBackend", "Outcome"]
+__all__ = ["BatchBackend", "Outcome", "fitting_slots"]
 
 K = TypeVar("K", bound=Hashable)
 
 Outcome = Callable[[], DecodeResult]  # may be called from any thread
 
+_FEWEST_SLOTS, _MOST_SLOTS = 4, 128
+_SLOT_SHARE = 0.4  # of the memory that is free
 _ALIGNED_AT_ONCE = 16  # rows that are done wait for as many, unless nothing else goes on
 _WAVE_WORK = 4e13  # floating-point operations encoded at once
 _SLICE_WORK = 2e12  # and of them, between two decoder passes of many rows
@@ -112,6 +115,10 @@ class BatchBackend(Generic[K]):
     @property
     def idle(self) -> bool:
         return len(self._free) == self._slots
+
+    @property
+    def occupied(self) -> float:
+        return 1.0 - len(self._free) / self._slots
 
     @property
     def room(self) -> int:
@@ -247,6 +254,12 @@ class BatchBackend(Generic[K]):
             del self._rows[row.slot]
             self._free.append(row.slot)
         return [(row.key, _outcome(row, found.get(row.slot))) for row in rows]
+
+
+def fitting_slots(model: Whisper, free_bytes: int) -> int:
+    """How many jobs in flight suit a GPU with so much memory free: its work wants some as well."""
+    own = slot_bytes(model.dims, model.dtype.itemsize)
+    return max(_FEWEST_SLOTS, min(_MOST_SLOTS, round(free_bytes * _SLOT_SHARE) // own))
 
 
 def _outcome(row: BatchRow[K], times: RowTimes | None) -> Outcome:

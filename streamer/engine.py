@@ -54,6 +54,11 @@ class RollingBackend(Protocol):
         """Whether it has no jobs."""
         ...
 
+    @property
+    def occupied(self) -> float:
+        """The share of its places that jobs have, 0 to 1."""
+        ...
+
     def admit(self, jobs: Sequence[tuple[QueuedJob, DecodeJob]]) -> None:
         """Takes jobs, each with a name of its own. Where it fails, it took none."""
         ...
@@ -73,9 +78,11 @@ class EngineStatistics(NamedTuple):
     done: int  # jobs decoded since the start
     failed: int
     audio_seconds: float  # of all windows decoded
-    busy_seconds: float  # spent decoding, mean over the backends: a second a second is all there is
+    busy_seconds: float  # spent decoding, mean over the backends: a second a second is all there is; of
+    # a batch, as much as its places were taken
 
 
+_HURRY = 2  # jobs that wait for each backend, from which on endpoints make do with less
 _SWITCH_SECONDS = 0.0005  # that a thread runs before others may
 # PyTorch's name for an error after which every call to the GPU fails (an illegal access, an assertion)
 _FATAL = frozenset({"AcceleratorError"})
@@ -201,7 +208,7 @@ class EngineThread:
         """Where a batch fails, each job is run alone: one must not cost the others theirs."""
         try:
             self._on_start(self._busy)
-            hurried = len(self._queue) > 0
+            hurried = len(self._queue) >= _HURRY * len(self._threads)
             results = backend.decode([replace(entry.job, hurried=hurried) for entry in batch])
             if len(results) != len(batch):
                 raise ValueError(f"{len(batch)} jobs gave {len(results)} results")
@@ -220,6 +227,7 @@ class EngineThread:
             failed: list[QueuedJob] = []
             done: list[tuple[QueuedJob, Callable[[], DecodeResult]]] = []
             error: Exception | None = None
+            occupied = backend.occupied
             try:
                 backend.admit([(entry, entry.job) for entry in batch])
             except Exception as broken:  # noqa: BLE001 - a job may fail in any way; the engine lives on
@@ -229,7 +237,9 @@ class EngineThread:
             except Exception as broken:  # noqa: BLE001 - as above
                 error, failed = broken, [*failed, *backend.abandon()]
             with self._condition:
-                self._busy_seconds += (self._clock() - started) / len(self._threads)
+                # a batch that is not full has time for more, however long its passes take
+                spent = (self._clock() - started) * max(occupied, backend.occupied)
+                self._busy_seconds += spent / len(self._threads)
             if error is not None:
                 _log.error("decode failed: %s at %s", type(error).__name__, _place(error))
                 if type(error).__name__ in _FATAL:
@@ -334,14 +344,15 @@ def open_engine(
     from ..model.loading import load_model
     from ..model.warmup import COMPILING, warm_up
     from .backend import WhisperBackend
-    from .batch_backend import BatchBackend
+    from .batch_backend import BatchBackend, fitting_slots
 
     if threads is not None:
         torch.set_num_threads(threads)
     whisper = load_model(model, device=device, compute_type=compute_type)
     languages: tuple[str, ...] = ()
     if whisper.device.type == "cuda":
-        batch: BatchBackend[QueuedJob] = BatchBackend(whisper)
+        free, _ = torch.cuda.mem_get_info(whisper.device)
+        batch: BatchBackend[QueuedJob] = BatchBackend(whisper, slots=fitting_slots(whisper, free))
         if whisper.is_multilingual:
             languages = batch.tokenizer.all_language_codes
         batch.warm_up()

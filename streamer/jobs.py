@@ -37,9 +37,7 @@ class DecodeJob:
     )
     task: Task = "transcribe"
     final: bool = False  # an endpoint: the fallback ladder applies
-    hurried: bool = (
-        False  # others wait for the engine: an endpoint makes do with an update's context
-    )
+    hurried: bool = False  # many others wait: an endpoint makes do with an update's context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from whisper_stream.model.loading import load_model
 from whisper_stream.model.whisper import Whisper
 from whisper_stream.streamer.backend import WhisperBackend
 from whisper_stream.streamer.backend_config import BackendConfig
-from whisper_stream.streamer.batch_backend import BatchBackend
+from whisper_stream.streamer.batch_backend import BatchBackend, fitting_slots
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 
 DATA = Path(__file__).parent / "data"
@@ -103,6 +103,14 @@ def test_sampling_beside_others_gives_a_text() -> None:
     assert "country" in "".join(word.text for word in warm.words)
     again, _ = batch.decode(jobs)
     assert again.tokens == warm.tokens  # the seed depends on the place in the text alone
+
+
+def test_slots_suit_the_memory_that_is_free() -> None:
+    tiny = model("tiny.en")
+    own = 2 * 4 * 384 * (1500 + 448 + 64) * 4  # keys and values, layers, state, places, bytes
+    assert fitting_slots(tiny, 100 * own) == 40
+    assert fitting_slots(tiny, 0) == 4
+    assert fitting_slots(tiny, 10**15) == 128
 
 
 def test_jobs_join_and_leave_between_passes() -> None:

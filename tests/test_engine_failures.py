@@ -52,6 +52,7 @@ class Rolls:
     """Takes up to four jobs, and has each done after two passes. ``spoils``: where the bad one fails."""
 
     room = 4
+    occupied = 1.0
     wave_seconds = 100.0
 
     def __init__(self, spoils: str) -> None:
