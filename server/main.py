@@ -81,7 +81,7 @@ def main(
 def _open_engine(config: ServerConfig) -> Engine:
     """Load the model; it comes back warmed up. Raises the errors of loading, each one sentence."""
     from ..streamer.detectors import make_detector
-    from ..streamer.engine import open_engine  # loads torch: only once it is needed
+    from ..streamer.opening import open_engine  # loads torch: only once it is needed
 
     make_detector(config.detector)  # one that is missing is told before the model is loaded
     engine: Engine = open_engine(

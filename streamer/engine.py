@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import threading
 import traceback
 from collections import deque
@@ -22,7 +20,7 @@ from .scheduler import JobQueue, QueuedJob
 from .session import StreamSession, TextCodec
 from .vad import SpeechDetector
 
-__all__ = ["Backend", "EngineStatistics", "EngineThread", "RollingBackend", "open_engine"]
+__all__ = ["Backend", "EngineStatistics", "EngineThread", "RollingBackend"]
 
 _log = logging.getLogger(__name__)
 
@@ -78,15 +76,15 @@ class EngineStatistics(NamedTuple):
     done: int  # jobs decoded since the start
     failed: int
     audio_seconds: float  # of all windows decoded
-    busy_seconds: float  # spent decoding, mean over the backends: a second a second is all there is; of
+    busy_seconds: (
+        float  # spent decoding, mean over the backends: a second a second is all there is; of
+    )
     # a batch, as much as its places were taken
 
 
 _HURRY = 2  # jobs that wait for each backend, from which on endpoints make do with less
-_SWITCH_SECONDS = 0.0005  # that a thread runs before others may
 # PyTorch's name for an error after which every call to the GPU fails (an illegal access, an assertion)
 _FATAL = frozenset({"AcceleratorError"})
-_MOST_WORKERS = 4  # backends of one model on CPU
 
 
 class EngineThread:
@@ -320,70 +318,3 @@ def _place(error: Exception) -> str:
     """Where ``error`` was raised. Its text is not for the log: it may hold what was said."""
     frames = traceback.extract_tb(error.__traceback__)
     return " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames[-3:]))
-
-
-def open_engine(
-    model: str, *, device: str | None = None, compute_type: str = "auto", threads: int | None = None
-) -> EngineThread:
-    """Loads ``model`` (a name or path), warms it up, and starts its engine.
-
-    Raises the errors of ``load_model``, each one clear sentence.
-    """
-    import time
-
-    from ..model.locate import locate
-    from ..model.threads import keep_little_code, wait_politely
-
-    locate(model)  # a mistyped name is told before the slow imports
-    wait_politely()
-    keep_little_code()
-
-    import numpy as np
-    import torch
-
-    from ..model.loading import load_model
-    from ..model.warmup import COMPILING, warm_up
-    from .backend import WhisperBackend
-    from .batch_backend import BatchBackend, fitting_slots
-
-    if threads is not None:
-        torch.set_num_threads(threads)
-    whisper = load_model(model, device=device, compute_type=compute_type)
-    languages: tuple[str, ...] = ()
-    if whisper.device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(whisper.device)
-        batch: BatchBackend[QueuedJob] = BatchBackend(whisper, slots=fitting_slots(whisper, free))
-        if whisper.is_multilingual:
-            languages = batch.tokenizer.all_language_codes
-        batch.warm_up()
-        # the engine's thread waits for the GPU often, and should not wait for other threads after that
-        sys.setswitchinterval(_SWITCH_SECONDS)
-        return EngineThread(
-            [],
-            batch.tokenizer,
-            model_name=whisper.name,
-            languages=languages,
-            clock=time.perf_counter,
-            rolling=[batch],
-            # streams go on in the process that is started next, if there is a journal
-            on_fatal=lambda: os._exit(os.EX_SOFTWARE),
-        )
-    cores = torch.get_num_threads()
-    # two streams on one core each get more done than one after the other on all cores
-    workers = min(cores, _MOST_WORKERS)
-    warm_up(whisper, lambda: _log.info(COMPILING))
-    first = WhisperBackend(whisper)
-    others = [WhisperBackend(whisper, encoder=first.encoder) for _ in range(workers - 1)]
-    # the first decode compiles and allocates: no user should wait for that
-    noise = np.random.default_rng(0).normal(0.0, 0.01, 16_000).astype(np.float32)
-    first.decode([DecodeJob(audio=noise, language="en")])
-    if whisper.is_multilingual:
-        languages = first.tokenizer.all_language_codes
-    return EngineThread(
-        [first, *others],
-        first.tokenizer,
-        model_name=whisper.name,
-        languages=languages,
-        on_start=lambda busy: torch.set_num_threads(max(1, cores // busy)),
-        clock=time.perf_counter,
-    )

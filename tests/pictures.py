@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 from whisper_stream.server import wire
-from whisper_stream.streamer.engine import open_engine
+from whisper_stream.streamer.opening import open_engine
 
 from .audio_rig import room
 from .browser_rig import browser, open_page

@@ -23,7 +23,7 @@ from playwright.sync_api import (
 from whisper_stream.clients.timeline import Timeline
 from whisper_stream.server import wire
 from whisper_stream.server.pages import FILES
-from whisper_stream.streamer.engine import open_engine
+from whisper_stream.streamer.opening import open_engine
 
 from .browser_rig import browser, open_page
 from .fake_server import WORDS as WORDS_SAID
