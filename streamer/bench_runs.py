@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from .backends import Backend
 from .config import SAMPLE_RATE
-from .engine import Backend
 from .events import Event
 from .jobs import DecodeJob, DecodeResult
 from .session import StreamSession

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from .backends import Backend, RollingBackend
 from .config import DetectorName, StreamConfig
 from .detectors import make_detector
 from .errors import EngineClosedError
@@ -20,54 +21,9 @@ from .scheduler import JobQueue, QueuedJob
 from .session import StreamSession, TextCodec
 from .vad import SpeechDetector
 
-__all__ = ["Backend", "EngineStatistics", "EngineThread", "RollingBackend"]
+__all__ = ["EngineStatistics", "EngineThread"]
 
 _log = logging.getLogger(__name__)
-
-
-class Backend(Protocol):
-    """What runs jobs. Called from one thread only."""
-
-    def decode(self, jobs: Sequence[DecodeJob]) -> list[DecodeResult]:
-        """One result for each job, in order."""
-        ...
-
-
-class RollingBackend(Protocol):
-    """What runs jobs that come and go between its passes. Called from one thread only, but for the
-    outcomes: those may be called from any, and make the result."""
-
-    @property
-    def room(self) -> int:
-        """Jobs it takes now."""
-        ...
-
-    @property
-    def wave_seconds(self) -> float:
-        """Of audio that it should be given at once, if jobs are not to wait long for their first pass."""
-        ...
-
-    @property
-    def idle(self) -> bool:
-        """Whether it has no jobs."""
-        ...
-
-    @property
-    def occupied(self) -> float:
-        """The share of its places that jobs have, 0 to 1."""
-        ...
-
-    def admit(self, jobs: Sequence[tuple[QueuedJob, DecodeJob]]) -> None:
-        """Takes jobs, each with a name of its own. Where it fails, it took none."""
-        ...
-
-    def advance(self) -> list[tuple[QueuedJob, Callable[[], DecodeResult]]]:
-        """Runs one pass -> what is done by then."""
-        ...
-
-    def abandon(self) -> list[QueuedJob]:
-        """Gives up all jobs."""
-        ...
 
 
 class EngineStatistics(NamedTuple):
@@ -76,10 +32,9 @@ class EngineStatistics(NamedTuple):
     done: int  # jobs decoded since the start
     failed: int
     audio_seconds: float  # of all windows decoded
-    busy_seconds: (
-        float  # spent decoding, mean over the backends: a second a second is all there is; of
-    )
-    # a batch, as much as its places were taken
+    # spent decoding, mean over the backends: a second a second is all there is. Of a batch, as much as its
+    # places were taken
+    busy_seconds: float
 
 
 _HURRY = 2  # jobs that wait for each backend, from which on endpoints make do with less
