@@ -76,9 +76,20 @@ class Admission:
         room = self._load + (fresh + 1) * cost <= self._most_load
         if not self.most_delay:
             return room
-        growth = (fresh + 1) / max(1, streams - fresh) * (1 if room else _STEEP)
-        delay = _AT_REST + _TURNAROUNDS * max(self._quick, self._steady) * (1 + growth)
-        return delay <= self.most_delay and (room or fresh == 0)
+        # an engine with idle moments answers one more as fast as the others
+        growth = 0.0 if room else (fresh + 1) / max(1, streams - fresh) * _STEEP
+        return self._delay(growth) <= self.most_delay and (room or fresh == 0)
+
+    def why_not(self, streams: int) -> str:
+        """What ``admits`` said no for, in words that end a sentence on the engine."""
+        named = f"{streams} stream{'' if streams == 1 else 's'}"
+        if self.most_delay and self._delay(0.0) > self.most_delay:
+            return f"takes {max(self._quick, self._steady):.1f} s to answer, with {named}"
+        return f"is {self._load:.0%} busy with {named}"
+
+    def _delay(self, growth: float) -> float:
+        """Seconds that 19 of 20 words will be committed within, if answers take so many times longer."""
+        return _AT_REST + _TURNAROUNDS * max(self._quick, self._steady) * (1 + growth)
 
     def admitted(self, now: float) -> None:
         """One more has come."""

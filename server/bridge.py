@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 SLICE_BYTES = 16_384  # fed at once, so that a large frame does not hold up other streams
 ACK_INTERVAL = 0.5  # seconds, at least, between two acks
 AHEAD_SECONDS = 5.0  # of audio more than time has passed: nobody speaks this fast
+LIVE_SECONDS = 1.0  # and of a stream whose answers tell how live ones fare
 MOST_REST = 20.0  # seconds
 
 
@@ -167,7 +168,7 @@ class StreamBridge:
             future.cancel()  # no effect once done; otherwise nobody wants the result any more
         now = self._loop.time()
         self._metrics.decode_time.observe(now - asked)
-        if self._recording.ahead(now) <= AHEAD_SECONDS:
+        if self._recording.ahead(now) <= LIVE_SECONDS:
             self._metrics.turnarounds.add(now - asked)
         error = None if future.cancelled() else future.exception()
         if future.cancelled() or error is not None:

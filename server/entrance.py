@@ -81,8 +81,8 @@ class Entrance:
             return ErrorCode.TOO_MANY_STREAMS, text
         if self._config.max_load > 0:
             if not self._admission.admits(asyncio.get_running_loop().time(), streams):
-                load = f"{self._admission.load:.0%} busy with {streams} streams"
-                return ErrorCode.OVERLOADED, f"the engine is {load}; try again later"
+                why = self._admission.why_not(streams)
+                return ErrorCode.OVERLOADED, f"the engine {why}; try again later"
         return None
 
     async def refuse(self, websocket: WebSocket, refusal: Refusal) -> None:

@@ -203,6 +203,29 @@ def test_what_is_played_faster_than_speech_takes_nobody_s_place() -> None:
     assert admission.admits(60.0, 1)
 
 
+@pytest.mark.parametrize("streams", [1, 2, 5])
+def test_an_engine_with_time_to_spare_takes_streams_however_few_there_are(streams: int) -> None:
+    """A second stream does not make answers three times as slow: those of endpoints take half a second."""
+    admission = Admission(0.9)
+    admission.most_delay = 4.0
+    for second in range(60):
+        admission.observe(float(second), busy(second * 0.1), streams, Pulse(turnaround=0.5))
+    assert admission.admits(60.0, streams)
+    admission.admitted(60.0)
+    assert admission.admits(60.1, streams + 1)
+
+
+def test_a_refusal_names_its_reason() -> None:
+    slow, full = Admission(0.9), Admission(0.5)
+    slow.most_delay = full.most_delay = 4.0
+    for second in range(120):
+        slow.observe(float(second), busy(second * 0.3), 1, Pulse(turnaround=1.5))
+        full.observe(float(second), busy(second * 0.97), 7, Pulse(turnaround=0.8))
+    assert not slow.admits(120.0, 1) and not full.admits(120.0, 7)
+    assert slow.why_not(1) == "takes 1.5 s to answer, with 1 stream"
+    assert full.why_not(7) == "is 97% busy with 7 streams"
+
+
 def test_an_engine_that_hangs_is_not_taken_for_an_idle_one() -> None:
     admission = Admission(0.9)
     admission.most_delay = 4.0
