@@ -251,6 +251,8 @@ class StreamConnection:
         self._stream = self._streams.open(start, self._mailbox, self)
 
     async def _resume(self, resume: Resume) -> None:
+        if self._stopping:
+            return  # the reader, told to stop, says so; the next daemon has the stream
         if self._relay is not None and await self._relay(resume):
             raise WebSocketDisconnect(CloseCode.NORMAL)  # all was said, there
         try:

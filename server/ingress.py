@@ -36,6 +36,7 @@ from .logs import configure_logging
 from .memory import settle_memory
 from .place import Place, new_id, owner_of, socket_path
 from .relay import Relay, relay_resume
+from .relay_http import Patience
 from .reloading import reload
 from .remote_engine import RemoteEngine
 from .stream import where
@@ -56,6 +57,7 @@ class SharedPlace(Place):
     def __init__(self, hello: Hello, board: Board, engine: RemoteEngine) -> None:
         self.number = hello.number
         self.count = hello.count
+        self.patience = Patience()
         self._board = board
         self._engine = engine
         self._sockets = tuple(socket_path(hello.folder, each) for each in range(hello.count))
@@ -83,7 +85,7 @@ class SharedPlace(Place):
         return await self._engine.collect() or own
 
     def relayed(self, app: ASGIApp) -> ASGIApp:
-        return Relay(app, self._elsewhere, self._sockets)
+        return Relay(app, self._elsewhere, self._sockets, self.patience)
 
     async def relay_resume(
         self, websocket: WebSocket, codec: Codec, resume: Resume, account: Account | None
@@ -91,7 +93,7 @@ class SharedPlace(Place):
         there = self._elsewhere(resume.session)
         if there is None:
             return False
-        await relay_resume(websocket, codec, resume, account, there)
+        await relay_resume(websocket, codec, resume, account, there, self.patience)
         return True
 
     def _elsewhere(self, stream_id: str) -> str | None:
@@ -103,7 +105,12 @@ class _IngressServer(DaemonServer):
     """Serves clients, and on a socket of its own what other processes pass on."""
 
     def __init__(
-        self, hub: Hub, engine: RemoteEngine, hello: Hello, private: socket.socket
+        self,
+        hub: Hub,
+        engine: RemoteEngine,
+        hello: Hello,
+        private: socket.socket,
+        patience: Patience,
     ) -> None:
         self._tls = server_context(hello.certificate, hello.key) if hello.certificate else None
         super().__init__(hub, hello.config, self._ready, self._tls)
@@ -111,6 +118,7 @@ class _IngressServer(DaemonServer):
         self._hub = hub
         self._engine = engine
         self._socket = private
+        self._patience = patience
         self._private = uvicorn.Server(uvicorn_config(create_app(hub, private=True), hello.config))
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -118,10 +126,12 @@ class _IngressServer(DaemonServer):
         self._engine.start()
         self._private.config.load()
         self._private.lifespan = self._private.config.lifespan_class(self._private.config)
-        await self._private.startup([self._socket])
+        # Whoever asks before what an earlier process left is known would be told that there is nothing.
         await super().startup(sockets)
+        await self._private.startup([self._socket])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._patience.stop()
         await super().shutdown(sockets)
         await self._private.shutdown([self._socket])
         for task in self._tasks:
@@ -129,7 +139,11 @@ class _IngressServer(DaemonServer):
         self._engine.report()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop gracefully, however often it is said: systemd tells all processes, and then the parent us."""
+        """Stop gracefully, however often it is said: systemd tells all processes, and then the parent us.
+
+        Nobody is let in from this moment on: a sibling's clients, sent away already, would come here.
+        """
+        self._hub.draining = True
         self.request_exit()
 
     def reload(self) -> None:
@@ -183,7 +197,7 @@ async def _serve(
 ) -> None:
     hub = Hub(engine, hello.config, place)
     engine.figures = hub.figures
-    server = _IngressServer(hub, engine, hello, socket.socket(fileno=private))
+    server = _IngressServer(hub, engine, hello, socket.socket(fileno=private), place.patience)
     with contextlib.suppress(NotImplementedError):  # where there is no SIGHUP
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.reload)
     await server.serve(sockets=[socket.socket(fileno=public)])

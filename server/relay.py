@@ -2,41 +2,38 @@
 
 Which process it is can be read from the stream's id. The other one checks tokens and keys as always:
 what a client may do does not depend on where it was let in.
+Whatever fails on the way is answered so that clients try again: the other process is being started
+again, or the daemon is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 
-import h11
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from websockets.asyncio.client import ClientConnection, unix_connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Origin, Subprotocol
 
 from .access import Account
 from .codec import Codec
 from .errors import CloseCode
+from .relay_http import Patience, away, gather, relay_request, target_of
 from .wire import MAX_FRAME_BYTES, STREAM_PATH, Resume
 
 __all__ = ["ACCOUNT_HEADER", "Relay", "relay_resume"]
 
 ACCOUNT_HEADER = "x-whisper-stream-account"  # between processes: the digest of the client's key
-_PATIENCE = 15.0  # seconds: the other process may be being started again
 _HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:]+\](:\d+)?")
 _SESSIONS, _DEBUG = "/v1/sessions/", "/debug/streams/"
 _DEBUG_LIST = "/debug/streams"
-_PASSED_ON = ("authorization", "x-api-key", "host", "last-event-id")
-_BLOCK = 65_536
-_AWAY = "the process that has this stream does not answer; try again in a moment\n"
+_UNANSWERED = (OSError, EOFError, WebSocketException)  # nobody there, or broken off, or refused
 
 
 class Relay:
@@ -48,16 +45,21 @@ class Relay:
     """
 
     def __init__(
-        self, app: ASGIApp, owner: Callable[[str], str | None], everybody: tuple[str, ...]
+        self,
+        app: ASGIApp,
+        owner: Callable[[str], str | None],
+        everybody: tuple[str, ...],
+        patience: Patience,
     ) -> None:
         self._app = app
         self._owner = owner
         self._everybody = everybody
+        self._patience = patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope.get("path", "")
         if path == _DEBUG_LIST and scope["type"] == "http":
-            response = await _gather(Request(scope), self._everybody)
+            response = await gather(Request(scope), self._everybody, self._patience)
             await response(scope, receive, send)
             return
         name = next((path[len(p) :] for p in (_SESSIONS, _DEBUG) if path.startswith(p)), None)
@@ -65,63 +67,90 @@ class Relay:
         if there is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await _relay_websocket(WebSocket(scope, receive, send), there)
+            await _relay_websocket(WebSocket(scope, receive, send), there, self._patience)
         else:
-            response = await _relay_request(Request(scope, receive), there)
+            response = await relay_request(Request(scope, receive), there, self._patience)
             await response(scope, receive, send)
 
 
 async def relay_resume(
-    websocket: WebSocket, codec: Codec, resume: Resume, account: Account | None, there: str
+    websocket: WebSocket,
+    codec: Codec,
+    resume: Resume,
+    account: Account | None,
+    there: str,
+    patience: Patience,
 ) -> None:
     """Serve a stream of the process at ``there`` on an accepted websocket, until either side ends."""
     headers = {} if account is None else {ACCOUNT_HEADER: account.digest.hex()}
+    offered = [codec.subprotocol]
     try:
         async with _connected(
-            there, STREAM_PATH, websocket.scope, [codec.subprotocol], headers
+            there, STREAM_PATH, websocket.scope, offered, headers, patience
         ) as far:
             await far.send(codec.encode(resume))
             await _pump(websocket, far)
-    except (OSError, InvalidHandshake):
-        await _close(websocket, CloseCode.TRY_AGAIN_LATER, "away")
+    except _UNANSWERED:
+        await _turn_away(websocket)
 
 
-async def _relay_websocket(websocket: WebSocket, there: str) -> None:
-    offered = websocket.scope.get("subprotocols", [])
+async def _relay_websocket(websocket: WebSocket, there: str, patience: Patience) -> None:
+    scope = websocket.scope
+    offered = scope.get("subprotocols", [])
     try:
-        async with _connected(there, _target(websocket.scope), websocket.scope, offered, {}) as far:
+        async with _connected(there, target_of(scope), scope, offered, {}, patience) as far:
             await websocket.accept(subprotocol=far.subprotocol)
             await _pump(websocket, far)
     except InvalidStatus as refused:
         body, status = refused.response.body or b"", refused.response.status_code
+        if status == 500:  # so a process that ends answers whom it has not let in yet
+            await _turn_away(websocket)
+            return
         await websocket.send_denial_response(
             PlainTextResponse(bytes(body).decode(errors="replace"), status_code=status)
         )
-    except (OSError, InvalidHandshake):
-        await websocket.send_denial_response(PlainTextResponse(_AWAY, status_code=503))
+    except _UNANSWERED:
+        await _turn_away(websocket)
+
+
+async def _turn_away(websocket: WebSocket) -> None:
+    """Nobody answers there now: say so in a way after which clients try again."""
+    if websocket.application_state is WebSocketState.CONNECTING:
+        await websocket.send_denial_response(away())
+    else:
+        await _close(websocket, CloseCode.SERVICE_RESTART, "away")
 
 
 @contextlib.asynccontextmanager
 async def _connected(
-    there: str, target: str, scope: Scope, offered: list[str], headers: dict[str, str]
+    there: str,
+    target: str,
+    scope: Scope,
+    offered: list[str],
+    headers: dict[str, str],
+    patience: Patience,
 ) -> AsyncIterator[ClientConnection]:
-    """Raises OSError where nobody answers for long, and InvalidHandshake where the socket is refused."""
+    """Raises one of ``_UNANSWERED`` where nobody answers for long, or the socket is refused."""
     given = dict(scope["headers"])
     origin = given.get(b"origin")
-    async with unix_connect(
-        there,
-        uri=f"ws://{_host(given.get(b'host', b''))}{target}",
-        origin=None if origin is None else Origin(origin.decode("latin-1")),
-        subprotocols=[Subprotocol(each) for each in offered] or None,
-        additional_headers=headers,
-        compression=None,
-        max_size=MAX_FRAME_BYTES,
-        max_queue=4,
-        open_timeout=_PATIENCE,
-        ping_interval=None,
-        proxy=None,
-    ) as far:
+    async with patience.wait():
+        far = await unix_connect(
+            there,
+            uri=f"ws://{_host(given.get(b'host', b''))}{target}",
+            origin=None if origin is None else Origin(origin.decode("latin-1")),
+            subprotocols=[Subprotocol(each) for each in offered] or None,
+            additional_headers=headers,
+            compression=None,
+            max_size=MAX_FRAME_BYTES,
+            max_queue=4,
+            open_timeout=None,
+            ping_interval=None,
+            proxy=None,
+        )
+    try:
         yield far
+    finally:
+        await far.close()
 
 
 async def _pump(websocket: WebSocket, far: ClientConnection) -> None:
@@ -139,14 +168,17 @@ async def _pump(websocket: WebSocket, far: ClientConnection) -> None:
 
 
 async def _inwards(websocket: WebSocket, far: ClientConnection) -> None:
-    with contextlib.suppress(ConnectionClosed):
-        while (frame := await websocket.receive())["type"] != "websocket.disconnect":
-            text = frame.get("text")
+    """Ends when the client has gone. What comes after the other end is dropped: the rest of what that
+    has said, which may wait still, is not.
+    """
+    while (frame := await websocket.receive())["type"] != "websocket.disconnect":
+        text = frame.get("text")
+        with contextlib.suppress(ConnectionClosed):
             await far.send(frame["bytes"] if text is None else text)
 
 
 async def _outwards(far: ClientConnection, websocket: WebSocket) -> None:
-    with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+    with contextlib.suppress(ConnectionClosed, WebSocketDisconnect, RuntimeError):
         async for frame in far:
             if isinstance(frame, str):
                 await websocket.send_text(frame)
@@ -160,87 +192,6 @@ async def _close(websocket: WebSocket, code: int, reason: str) -> None:
     if websocket.application_state is WebSocketState.CONNECTED:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             await websocket.close(code, reason)
-
-
-@dataclass(slots=True)
-class _Answer:
-    """What a process says to one HTTP request, as it comes."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    parser: h11.Connection = field(default_factory=lambda: h11.Connection(h11.CLIENT))
-
-    async def event(self) -> object:
-        """The next event of h11; raises OSError where the other end breaks off."""
-        try:
-            while (event := self.parser.next_event()) is h11.NEED_DATA:
-                self.parser.receive_data(await self.reader.read(_BLOCK))
-        except h11.RemoteProtocolError as error:
-            raise ConnectionError(str(error)) from None
-        return event
-
-    async def body(self) -> AsyncIterator[bytes]:
-        """All that follows the head."""
-        try:
-            with contextlib.suppress(OSError):
-                while isinstance(event := await self.event(), h11.Data):
-                    yield bytes(event.data)
-        finally:
-            self.writer.close()
-
-
-async def _ask(request: Request, there: str) -> tuple[h11.Response, _Answer]:
-    """Ask the process at ``there`` the same; raises OSError."""
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            answer = _Answer(*await asyncio.open_unix_connection(there))
-            headers = [(n, v) for n, v in request.headers.raw if n.decode("latin-1") in _PASSED_ON]
-            head = h11.Request(
-                method=request.method,
-                target=_target(request.scope),
-                headers=[*headers, (b"connection", b"close")],
-            )
-            for event in (head, h11.EndOfMessage()):
-                answer.writer.write(answer.parser.send(event) or b"")
-            response = await answer.event()
-    except (TimeoutError, h11.LocalProtocolError):
-        raise ConnectionError("no answer") from None
-    if not isinstance(response, h11.Response):
-        raise ConnectionError("no answer")
-    return response, answer
-
-
-async def _relay_request(request: Request, there: str) -> Response:
-    try:
-        head, answer = await _ask(request, there)
-    except OSError:
-        return PlainTextResponse(_AWAY, status_code=503)
-    response = StreamingResponse(answer.body(), status_code=head.status_code)
-    passed = [(n, v) for n, v in head.headers if n not in (b"connection", b"transfer-encoding")]
-    response.raw_headers = [(bytes(n), bytes(v)) for n, v in passed]
-    return response
-
-
-async def _gather(request: Request, everybody: tuple[str, ...]) -> Response:
-    """The lists of all processes as one; or the first answer that is none."""
-    together: list[object] = []
-    for there in everybody:
-        try:
-            head, answer = await _ask(request, there)
-        except OSError:
-            continue  # being started again: it has no streams to show
-        body = b"".join([part async for part in answer.body()])
-        headers = {n.decode("latin-1"): v.decode("latin-1") for n, v in head.headers}
-        if head.status_code != 200:
-            return Response(body, head.status_code, media_type=headers.get("content-type"))
-        together += json.loads(body)
-    return JSONResponse(together, headers={"Cache-Control": "no-store"})
-
-
-def _target(scope: Scope) -> str:
-    path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
-    query = scope.get("query_string", b"").decode("latin-1")
-    return f"{path}?{query}" if query else path
 
 
 def _host(given: bytes) -> str:

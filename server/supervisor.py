@@ -176,6 +176,8 @@ class Supervisor:
             channel = Channel(near)
             channel.send(self._hello(ingress.number))
             ingress.process = process
+            if self._stopping.is_set():  # since it was being started: it was not told
+                process.terminate()
             ingress.host = EngineHost(
                 channel,
                 Arena(arena),

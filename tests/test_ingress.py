@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from whisper_stream.clients.stream import StreamConnection, connect
 from whisper_stream.server import wire
 from whisper_stream.server.place import owner_of
 
@@ -415,3 +419,113 @@ def test_tls_and_an_address_that_is_taken() -> None:
             with pytest.raises(AssertionError, match="cannot listen"):
                 with running(*flags, "--port", str(there.port)):
                     pass
+
+
+SPEAKERS = 6
+PIECES = 16  # of the audio, each a fifth of a second
+
+
+class Speakers:
+    """Clients that each speak half, wait to be told to go on, and then say the rest."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        self.halfway = threading.Barrier(SPEAKERS + 1)
+        self.go_on = threading.Event()
+        self._pool = ThreadPoolExecutor(SPEAKERS)
+        self._said = [self._pool.submit(self._run, url, key) for _ in range(SPEAKERS)]
+
+    def words(self) -> list[list[wire.Word]]:
+        self.go_on.set()
+        try:
+            return [each.result(60) for each in self._said]
+        finally:
+            self._pool.shutdown()
+
+    def _run(self, url: str, key: str | None) -> list[wire.Word]:
+        return asyncio.run(self._speak(url, key))
+
+    async def _speak(self, url: str, key: str | None) -> list[wire.Word]:
+        async with connect(url, wire.Start(), key=key) as stream:
+            talking = asyncio.create_task(self._talk(stream))
+            got = [message async for message in stream]
+            await talking
+        return words(got)
+
+    async def _talk(self, stream: StreamConnection) -> None:
+        step = len(AUDIO) // PIECES // 2 * 2
+        for at in range(0, len(AUDIO), step):
+            if at == PIECES // 2 * step:
+                await asyncio.to_thread(self.halfway.wait, 30)
+                await asyncio.to_thread(self.go_on.wait, 30)
+            await stream.send_audio(AUDIO[at : at + step])
+        await stream.eos()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("resting", [True, False])
+def test_clients_of_a_process_that_ends_lose_no_word(
+    tmp_path: Path, number: signal.Signals, resting: bool
+) -> None:
+    """``resting``: it hangs first, so that its clients' resumes wait for it."""
+    with running("--ingress", "2", "--journal", str(tmp_path / "journal")) as there:
+        speakers = Speakers(there.url)
+        speakers.halfway.wait(30)
+        victim = there.children()[0]
+        if resting:
+            os.kill(victim, signal.SIGSTOP)
+        os.kill(victim, number)
+        with suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGCONT)
+        said = speakers.words()
+        code, log = there.stop()
+    assert said == [undisturbed()] * SPEAKERS
+    assert code == 0 and "event=stream_failed" not in log
+
+
+def test_a_daemon_stopped_and_started_again_loses_no_word(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(KEYS.replace("streams=2", f"streams={SPEAKERS}"))
+    flags = ["--ingress", "2", "--journal", str(tmp_path / "journal"), "--api-keys", str(keys)]
+    flags += ["--max-load", "0"]
+    with running(*flags) as there:
+        speakers = Speakers(there.url, "0123456789abcdef")
+        speakers.halfway.wait(30)
+        speakers.go_on.set()
+        code, log = there.stop()
+    assert code == 0 and "ERROR" not in log
+    with running(*flags, "--port", str(there.port)) as again:
+        said = speakers.words()
+        code, log = again.stop()
+    assert said == [undisturbed()] * SPEAKERS
+    assert code == 0 and "ERROR" not in log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stop_does_not_wait_for_a_process_that_is_gone(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """A client's resume waits for a process being started again, when the daemon is stopped."""
+    with running("--ingress", "2", "--journal", str(tmp_path / "journal")) as there:
+        with ExitStack() as stack:
+            readies = [opened(stack.enter_context(there.connect())) for _ in range(OFTEN)]
+            owners = [owner_of(ready.session, 2) for ready in readies]
+        victim = there.children()[0]
+        os.kill(victim, signal.SIGSTOP)
+        peers = []
+        with ExitStack() as stack:
+            for ready in readies[: OFTEN // 2]:
+                with suppress(TimeoutError, InvalidHandshake):
+                    peer = stack.enter_context(there.connect(open_timeout=1.0))
+                    peer.send(wire.Resume(session=ready.session, token=ready.token, seq=1))
+                    peers.append(peer)
+            there.process.send_signal(signal.SIGTERM)
+            os.kill(victim, number)
+            for peer in peers:
+                messages, code, _ = peer.rest()
+                assert code == 1012
+                assert not any(isinstance(message, wire.Error) for message in messages)
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGCONT)
+        _, log = there.process.communicate(timeout=30)
+    assert set(owners) == {0, 1} and peers
+    assert there.process.returncode == 0 and "event=stream_failed" not in log
