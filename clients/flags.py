@@ -12,10 +12,11 @@ from .errors import UsageError
 if TYPE_CHECKING:
     from .play import PlayOptions
 
-__all__ = ["Parser", "add_shared_flags", "play_options"]
+__all__ = ["Parser", "add_shared_flags", "play_options", "thread_count"]
 
 PROGRAM = "whisper-stream"
 KEY_VARIABLE = "WHISPER_STREAM_KEY"
+MOST_THREADS = 512  # as the daemon's --threads
 
 
 class Parser(argparse.ArgumentParser):
@@ -64,7 +65,7 @@ def add_shared_flags(parser: argparse.ArgumentParser, *, device_flag: str = "--d
         help="where the model runs, such as cpu or cuda",
     )
     add("--compute-type", metavar="TYPE", help="the precision of its numbers, such as float32")
-    add("--threads", type=_threads, metavar="N", help="processor threads of the model")
+    add("--threads", type=thread_count, metavar="N", help="processor threads of the model")
     add("--policy", metavar="NAME", help="local-agreement, align-att or either: what is committed")
 
 
@@ -123,7 +124,7 @@ def _languages(text: str) -> tuple[str, ...]:
     return tuple(_language(code) for code in text.split(",") if code.strip())
 
 
-def _threads(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
+def thread_count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST_THREADS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MOST_THREADS}")
     return int(text)

@@ -47,6 +47,10 @@ def _check_extras(options: LoadOptions) -> None:
             )
 
 
+def _streams(count: int, more: str = "") -> str:
+    return f"{count} {more}stream{'' if count == 1 else 's'}"
+
+
 class _Load:
     def __init__(self, options: LoadOptions) -> None:
         self._options = options
@@ -67,7 +71,7 @@ class _Load:
         figures = self._runs[capacity or min(self._runs)][1]
         tried = sorted((streams, figures) for streams, (_, figures) in self._runs.items())
         lines = table([(str(streams), row) for streams, row in tried], "streams")
-        lines += f"capacity: {capacity} streams with 95 % of words within {options.bound:g} s\n"
+        lines += f"capacity: {_streams(capacity)} with 95 % of words within {options.bound:g} s\n"
         brief = [{key: row[key] for key in row if key != "each"} for _, row in tried]
         self._report(
             {**figures, "capacity": capacity, "bound": options.bound, "tried": brief}, lines
@@ -78,7 +82,7 @@ class _Load:
         async def carries(streams: int) -> bool:
             figures = await self._measure(url, streams)
             kept = keeps_up(figures, self._options.bound)
-            print_notice(f"{streams} streams: {'carried' if kept else 'too many'}")
+            print_notice(f"{_streams(streams)}: {'carried' if kept else 'too many'}")
             return kept
 
         options = self._options
@@ -105,9 +109,9 @@ class _Load:
         rows = [(str(row["stream"]), row) for row in listed]
         lines = table([*rows, ("all", figures)], "stream") + use_of(figures)
         if left_out := len(figures["each"]) - len(listed):
-            lines += f"{left_out} more streams: --json lists them all\n"
+            lines += f"{_streams(left_out, 'more ')}: --json lists them all\n"
         for reason, count in figures["reasons"].items():
-            lines += f"{count} streams: {reason}\n"
+            lines += f"{_streams(count)}: {reason}\n"
         return lines
 
     def _report(self, figures: dict[str, Any], lines: str) -> None:

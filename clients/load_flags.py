@@ -12,7 +12,7 @@ from pathlib import Path
 from .dial import stream_url
 from .embed import DaemonOptions
 from .errors import UsageError
-from .flags import KEY_VARIABLE, PROGRAM, Parser
+from .flags import KEY_VARIABLE, PROGRAM, Parser, thread_count
 from .load_clips import LoadClip, choose_language, read_clips
 
 __all__ = ["LoadOptions", "parse_options"]
@@ -120,7 +120,7 @@ def _parser() -> Parser:
     add("--model", metavar="NAME", help="a model's name or path (default: tiny.en)")
     add("--device", metavar="NAME", help="where the model runs, such as cpu or cuda")
     add("--compute-type", metavar="TYPE", help="the precision of its numbers, such as float32")
-    add("--threads", type=_count, metavar="N", help="processor threads of the model")
+    add("--threads", type=thread_count, metavar="N", help="processor threads of the model")
     add("--policy", metavar="NAME", help="local-agreement, align-att or either: what is committed")
     return parser
 

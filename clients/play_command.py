@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
 import os
 import re
@@ -112,9 +113,11 @@ def _check_combination(parsed: argparse.Namespace) -> None:
     if not files and parsed.url is None:
         raise UsageError(f"name an audio file or a command; see `{PROGRAM} --help`")
     if files and re.fullmatch(r"[a-z]+", files[0]) and not os.path.exists(files[0]):
+        near = difflib.get_close_matches(files[0], COMMANDS, n=1, cutoff=0.7)
+        hint = f"did you mean {near[0]}? See" if near else "see"
         raise UsageError(
             f"{files[0]!r} is neither a file nor a command ({', '.join(COMMANDS)}); "
-            f"see `{PROGRAM} --help`"
+            f"{hint} `{PROGRAM} --help`"
         )
     if files.count("-") > 1:
         raise UsageError("standard input can be read once only; name - once")

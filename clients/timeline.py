@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ..server import wire
 from ..server.word_times import TimedWord, WordTimes, delays
+from .errors import OutputError
 from .source import SAMPLE_RATE
 from .text_file import TextFile
 
@@ -40,6 +41,8 @@ class Timeline:
 
     def __init__(self, path: Path, name: str) -> None:
         """``name`` is that of the recording, for the page's title."""
+        if path.suffix.lower() not in (".html", ".htm") and not path.is_dir():
+            raise OutputError(f"--timeline {path}: the page is HTML; give it a name in .html")
         self._file = TextFile(path, flag="--timeline")
         self._name = name
         self._pcm = bytearray()

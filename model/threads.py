@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["keep_little_code", "wait_politely"]
+__all__ = ["MOST_THREADS", "keep_little_code", "wait_politely"]
+
+MOST_THREADS = 512  # that may be asked for; OpenMP crashes where it cannot make them
 
 
 def wait_politely() -> None:

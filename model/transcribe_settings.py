@@ -13,6 +13,7 @@ from typing import Any
 from .decoding_options import DecodingOptions
 from .errors import DecodingOptionsError, UsageError
 from .subtitles import SubtitleOptions
+from .threads import MOST_THREADS
 from .transcribe_flags import transcribe_parser, with_underscores
 
 __all__ = ["TranscribeSettings", "fallback_temperatures", "parse_settings"]
@@ -25,7 +26,6 @@ _OWN = frozenset(
     + ("temperature_increment_on_fallback", *_SUBTITLES)
 )
 
-_MOST_THREADS = 512
 _MOST_CANDIDATES = 100  # of a beam or a draw; more would not end
 
 
@@ -72,7 +72,7 @@ def parse_settings(argv: Sequence[str]) -> TranscribeSettings:
         model_dir=given.model_dir,
         device=given.device,
         compute_type=_compute_type(given),
-        threads=_within(0, _MOST_THREADS, "threads", given.threads or 0),
+        threads=_within(0, MOST_THREADS, "threads", given.threads or 0),
         output_dir=given.output_dir,
         output_format=given.output_format,
         subtitles=subtitles,

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from msgspec import UnsetType
 
 from ..streamer.config import DetectorName, PolicyName, StreamConfig
+from .bounds import MOST_INGRESS, check_bounds, flag_of
 from .errors import ConfigError
 from .wire import DEFAULT_PORT, Config, Start
 
 __all__ = ["MOST_INGRESS", "ServerConfig", "flag_of"]
-
-MOST_INGRESS = 64
 
 
 def _option(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
@@ -37,7 +35,7 @@ class ServerConfig:
         "auto",
         "precision of the weights: auto (the fastest here), float32, float16, bfloat16 or int8",
     )
-    threads: int = _option(0, "CPU threads of the model; 0 takes all")
+    threads: int = _option(0, "CPU threads of the model, 512 at most; 0 takes all")
     ingress: int = _option(
         0, "processes that hold connections and streams, beside the model's own; 0: one does it all"
     )
@@ -72,7 +70,9 @@ class ServerConfig:
     )
     tls_cert: str | None = _option(None, "certificate chain (PEM): serve wss and https")
     tls_key: str | None = _option(None, "private key of --tls-cert (PEM)")
-    self_signed: bool = _option(False, "serve wss and https with a certificate made at the start")
+    self_signed: bool = _option(
+        False, "serve wss and https with a certificate of its own, kept in the cache"
+    )
     handshake_timeout: float = _option(10.0, "seconds a connection may take for its request")
     idle_timeout: float = _option(300.0, "seconds a client may neither send nor read")
     drain_seconds: float = _option(10.0, "seconds that open streams get to finish on a stop")
@@ -85,7 +85,7 @@ class ServerConfig:
     )
     retain_seconds: float = _option(600.0, "seconds that a finished transcript can be fetched")
     retain_sessions: int = _option(1000, "finished transcripts kept at most")
-    endpoint_silence: float = _option(0.6, "seconds of silence that end an utterance")
+    endpoint_silence: float = _option(0.6, "seconds of silence that end an utterance, 0.1 to 10")
     update_interval: float = _option(0.4, "least seconds of new audio between two updates")
     debug: bool = _option(
         False, "show what streams say on the page /debug, on this machine or to the key named debug"
@@ -97,23 +97,7 @@ class ServerConfig:
     exit_with_stdin: bool = _option(False, "stop when standard input ends")
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65_535:
-            raise ConfigError(f"--port must be from 0 to 65535, not {self.port}")
-        for name, least in (
-            ("max_streams", 1),
-            ("threads", 0),
-            ("max_delay", 0),
-            ("drain_seconds", 0),
-            ("resume_seconds", 0),
-            ("retain_seconds", 0),
-            ("retain_sessions", 0),
-        ):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{flag_of(name)} must be {least} or more")
-        if not 0 <= self.ingress <= MOST_INGRESS:
-            raise ConfigError(f"--ingress must be from 0 to {MOST_INGRESS}, not {self.ingress}")
-        if self.ingress and sys.platform == "win32":
-            raise ConfigError("--ingress does not work on Windows; leave it out")
+        check_bounds(self)
         if self.tls_key is not None and self.tls_cert is None:
             raise ConfigError("--tls-key needs --tls-cert")
         if self.self_signed and self.tls_cert is not None:
@@ -124,17 +108,6 @@ class ServerConfig:
                     f"--language {self.language} is not among --languages {self.languages}; add it there, "
                     "or leave one of the two out"
                 )
-        if not 0 <= self.max_load <= 1:
-            raise ConfigError("--max-load must be from 0 to 1")
-        for name in (
-            "idle_timeout",
-            "handshake_timeout",
-            "journal_limit",
-            "endpoint_silence",
-            "update_interval",
-        ):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{flag_of(name)} must be above 0 seconds")
         try:
             StreamConfig(policy=self.policy, languages=self.allowed_languages)
         except ValueError as error:  # it begins with the option's name
@@ -178,7 +151,3 @@ class ServerConfig:
         if not isinstance(changes.endpoint_silence, UnsetType):
             new["endpoint_silence"] = changes.endpoint_silence or self.endpoint_silence
         return dataclasses.replace(config, **new)
-
-
-def flag_of(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -75,10 +75,12 @@ class Entrance:
     def _why_full(self, streams: int, account: Account | None) -> tuple[ErrorCode, str] | None:
         most = None if account is None else account.most_streams
         if account is not None and most is not None and account.streams > most:
-            return ErrorCode.LIMIT_REACHED, f"this key may have {most} streams at once"
+            many = "1 stream" if most == 1 else f"{most} streams"
+            return ErrorCode.LIMIT_REACHED, f"this key may have {many} at once"
         if streams >= self._config.max_streams:
-            text = f"all {self._config.max_streams} streams are taken; try again later"
-            return ErrorCode.TOO_MANY_STREAMS, text
+            most = self._config.max_streams
+            taken = "the only stream is" if most == 1 else f"all {most} streams are"
+            return ErrorCode.TOO_MANY_STREAMS, f"{taken} taken; try again later"
         if self._config.max_load > 0:
             if not self._admission.admits(asyncio.get_running_loop().time(), streams):
                 why = self._admission.why_not(streams)

@@ -97,6 +97,8 @@ class ServerError(WhisperStreamError):
 class ConfigError(ServerError):
     """A flag or option that cannot be used. The text names it and what it takes."""
 
+    exit_code = 2  # of every command that takes the daemon's flags
+
 
 class JournalError(ServerError):
     """The journal cannot be written or read, or does not hold what it should."""

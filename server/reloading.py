@@ -22,4 +22,4 @@ def reload(hub: Hub, tls: ssl.SSLContext | None, certificate: str | None, key: s
             load_certificate(tls, certificate, key)
         logger.info("event=reloaded")
     except ConfigError as error:
-        logger.error("event=reload_failed: %s", error)
+        logger.error("event=reload_failed: %s; what was in use before still holds", error)

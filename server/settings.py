@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import json
+import re
 import tomllib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
 
 from .config import ServerConfig, flag_of
@@ -19,6 +21,10 @@ PREFIX = "WHISPER_STREAM_"  # of environment variables: WHISPER_STREAM_MAX_STREA
 _WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 # Said anew at each start, never kept in a file.
 _FLAGS_ONLY = ("announce", "exit_with_stdin")
+# Variables that are no options: the file's name, a client's key, where weights come from; and those that
+# Kubernetes and Docker set for a service that is called whisper-stream.
+_OTHERS = ("CONFIG", "KEY", "DOWNLOAD_URL")
+_OF_SERVICES = re.compile(r"SERVICE_(HOST|PORT\w*)|PORT_\d+_(TCP|UDP)\w*")
 
 
 class Settings(NamedTuple):
@@ -107,23 +113,30 @@ def _file(path: str) -> dict[str, Any]:
             values = tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(f"--config {path} is no text in UTF-8; name a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"--config {path} is not TOML: {error}") from None
     hints = get_type_hints(ServerConfig)
     for name, value in values.items():
         if name not in hints or name in _FLAGS_ONLY:
-            raise ConfigError(f"--config {path}: there is no option {name!r}; see --print-config")
+            hint = _nearest(name, hints) or "see --print-config"
+            raise ConfigError(f"--config {path}: there is no option {name!r}; {hint}")
         kind = _kind(hints[name])
         right = isinstance(value, (int, float) if kind is float else kind)
         if not right or (isinstance(value, bool) and kind is not bool):
             raise ConfigError(f"--config {path}: {name} must be {_named(kind)}, not {value!r}")
         _check_choice(name, value, f"--config {path}")
-    return {name: _kind(hints[name])(value) for name, value in values.items()}
+    try:
+        return {name: _kind(hints[name])(value) for name, value in values.items()}
+    except OverflowError:  # a whole number of hundreds of digits
+        raise ConfigError(f"--config {path}: a number is too large to be used") from None
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, Any]:
     hints = get_type_hints(ServerConfig)
     values: dict[str, Any] = {}
+    _check_variables(environment, hints)
     for option in dataclasses.fields(ServerConfig):
         variable = PREFIX + option.name.upper()
         # The variable WHISPER_STREAM_API_KEYS holds the keys themselves, not a file's name.
@@ -136,6 +149,27 @@ def _variables(environment: Mapping[str, str]) -> dict[str, Any]:
             raise ConfigError(f"{variable} must be {_named(kind)}, not {text!r}") from None
         _check_choice(option.name, values[option.name], variable)
     return values
+
+
+def _check_variables(environment: Mapping[str, str], options: Iterable[str]) -> None:
+    known = [PREFIX + name.upper() for name in options if name not in _FLAGS_ONLY]
+    others = [PREFIX + name for name in _OTHERS]
+    for name in environment:
+        rest = name.removeprefix(PREFIX)
+        if rest == name or name in (*known, *others) or _OF_SERVICES.fullmatch(rest):
+            continue
+        near = _nearest(rest, [each.removeprefix(PREFIX) for each in (*known, *others)])
+        named = near.replace("mean ", f"mean {PREFIX}")
+        hint = named or "unset it, or see --print-config for the options"
+        raise ConfigError(f"there is no option for the variable {name}; {hint}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """``did you mean max_streams?``, or nothing where none is near."""
+    tidy = name.replace("-", "_")
+    options = [each for each in known if each not in _FLAGS_ONLY]
+    near = difflib.get_close_matches(tidy, options, n=1, cutoff=0.75)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def _check_choice(name: str, value: object, where: str) -> None:

@@ -100,9 +100,13 @@ class Subscriptions:
         stream = self._find(request.path_params["id"], request.query_params.get("key", ""))
         if not isinstance(stream, LiveStream):
             return stream
+        form = request.query_params.get("format")
+        if form not in (None, "vtt"):
+            text = "format can be vtt; leave it out for server-sent events\n"
+            return PlainTextResponse(text, status_code=400)
         reader = _Reader(stream)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        if request.query_params.get("format") == "vtt":
+        if form == "vtt":
             return StreamingResponse(_cues(reader), headers=headers, media_type="text/vtt")
         return StreamingResponse(_events(reader), headers=headers, media_type="text/event-stream")
 

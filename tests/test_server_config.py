@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+from whisper_stream.clients import cli
+from whisper_stream.clients.flags import MOST_THREADS as MOST_OF_CLIENTS
+from whisper_stream.model.threads import MOST_THREADS
 from whisper_stream.server.config import ServerConfig
 from whisper_stream.server.errors import ConfigError
 from whisper_stream.server.settings import parse_flags
@@ -44,6 +49,13 @@ def test_what_a_client_asks_for_goes_before_the_flags() -> None:
         (["--languages", "en,klingon"], "--languages has 'klingon'"),
         (["--hotwords"], "--hotwords: expected one argument"),
         (["--update-interval", "0"], "--update-interval must be above 0"),
+        (["--threads", "100000"], "--threads must be from 0 to 512, not 100000"),
+        (["--endpoint-silence", "50"], "--endpoint-silence must be from 0.1 to 10, not 50"),
+        (["--hotwords", "x" * 4001], "--hotwords may have 4000 characters, not 4001"),
+        (["--allowed-origins", "foo bar"], "--allowed-origins has 'foo bar'; write each like"),
+        (["--allowed-origins", "https://a.org,b.org"], "--allowed-origins has 'b.org'"),
+        (["--allowed-origins", "https://a.org/page"], "--allowed-origins has 'https://a.org/page'"),
+        (["--journal", ""], "--journal is empty"),
     ],
 )
 def test_bad_flags_are_told_in_one_line(flags: list[str], told: str) -> None:
@@ -55,3 +67,26 @@ def test_bad_flags_are_told_in_one_line(flags: list[str], told: str) -> None:
 def test_options_made_without_flags_are_checked_too() -> None:
     with pytest.raises(ConfigError, match="--policy must be one of local-agreement"):
         ServerConfig(policy="guess")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf"])
+def test_numbers_are_finite(text: str) -> None:
+    names = [each.name for each in dataclasses.fields(ServerConfig) if each.type == "float"]
+    assert "max_delay" in names and "drain_seconds" in names
+    for name in names:
+        flag = "--" + name.replace("_", "-")
+        with pytest.raises(ConfigError, match=f"{flag} must be a finite number, not {text}"):
+            parse_flags([f"{flag}={text}"])
+
+
+def test_origins_as_browsers_send_them_are_taken() -> None:
+    origins = "https://a.org, http://[::1]:8080,chrome-extension://abc,null,*"
+    assert parse_flags(["--allowed-origins", origins]).allowed_origins == origins
+
+
+def test_clients_bound_threads_as_the_daemon_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert MOST_OF_CLIENTS == MOST_THREADS
+    for argv in (["doctor"], ["speech.wav"], ["load", "speech.wav"], ["serve"]):
+        assert cli.main([*argv, "--threads", "100000"]) == 2
+        error = capsys.readouterr().err
+        assert "--threads" in error and "to 512" in error and error.count("\n") == 1

@@ -20,7 +20,8 @@ def test_flags_go_before_variables_and_variables_before_the_file(tmp_path: Path)
         "WHISPER_STREAM_MAX_STREAMS": "2",
         "WHISPER_STREAM_MODEL": "two",
         "WHISPER_STREAM_API_KEYS": "anna:0123456789abcdef",
-        "WHISPER_STREAM_CACHE": "of somebody else",
+        "WHISPER_STREAM_KEY": "of a client",
+        "WHISPER_STREAM_SERVICE_PORT_HTTP": "of an orchestrator",
         "PORT": "7",
     }
     config, print_only = read_settings(["--config", str(file), "--model", "three"], environment)
@@ -49,7 +50,10 @@ def test_what_is_printed_can_be_read_again(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("colour = 1", "no option 'colour'"),
+        ("colour = 1", "no option 'colour'; see --print-config"),
+        ("max-streams = 1", r"no option 'max-streams'; did you mean max_streams\?"),
+        ("max_delay = nan", "--max-delay must be a finite number, not nan"),
+        (f"max_delay = 1{'0' * 400}", "a number is too large"),
         ("announce = true", "no option 'announce'"),
         ('port = "x"', "port must be a whole number"),
         ("port = true", "port must be a whole number"),
@@ -70,5 +74,17 @@ def test_a_wrong_variable_is_named() -> None:
     for name, text in (("PORT", "x"), ("SELF_SIGNED", "perhaps"), ("LOG_LEVEL", "loud")):
         with pytest.raises(ConfigError, match=f"WHISPER_STREAM_{name}"):
             read_settings([], {f"WHISPER_STREAM_{name}": text})
+    with pytest.raises(ConfigError, match="--resume-seconds must be a finite number"):
+        read_settings([], {"WHISPER_STREAM_RESUME_SECONDS": "inf"})
+    with pytest.raises(ConfigError, match="STREEMS; did you mean WHISPER_STREAM_MAX_STREAMS"):
+        read_settings([], {"WHISPER_STREAM_MAX_STREEMS": "3"})
+    with pytest.raises(ConfigError, match="WHISPER_STREAM_ANNOUNCE; unset it"):
+        read_settings([], {"WHISPER_STREAM_ANNOUNCE": "1"})
     with pytest.raises(ConfigError, match="cannot be read"):
         read_settings(["--config", "no-such-file"], {})
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_bytes(b"\x80\x02\xff")
+    with pytest.raises(ConfigError, match="c.toml is no text in UTF-8; name a TOML file"):
+        read_settings(["--config", str(tmp_path / "c.toml")], {})

@@ -100,6 +100,9 @@ def read_all(url: str, into: list[str], joined: threading.Event) -> None:
 def test_server_sent_events_and_live_webvtt() -> None:
     with daemon() as running, running.connect() as speaker:
         ready = opened(speaker)
+        with pytest.raises(urllib.error.HTTPError, match="400") as caught:
+            urllib.request.urlopen(running.http + ready.watch + "&format=zzz")
+        assert "format can be vtt" in caught.value.read().decode()
         outputs: list[list[str]] = [[], []]
         threads = []
         for into, query in zip(outputs, ("", "&format=vtt"), strict=True):
