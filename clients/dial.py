@@ -73,6 +73,8 @@ async def _open(url: str, subprotocol: str, key: str | None) -> ClientConnection
     except ws_errors.NegotiationError:
         reason = f"the server does not speak {subprotocol}; check the address"
         raise ConnectError(url, reason) from None
+    except ssl.SSLCertVerificationError as error:
+        raise ConnectError(url, _certificate_reason(error)) from None
     except ssl.SSLError as error:
         reason = f"no secure connection ({error.reason or error}); is it a ws:// server?"
         raise ConnectError(url, reason.lower()) from None
@@ -99,6 +101,21 @@ def _status_reason(status: int, key: str | None) -> str:
             return f"the server takes no more streams now (HTTP {status}); try again later"
         case _:
             return f"is no whisper-stream address (HTTP {status}); check host, port and path"
+
+
+def _certificate_reason(error: ssl.SSLCertVerificationError) -> str:
+    """Numbers are OpenSSL's, X509_V_ERR_…"""
+    match error.verify_code:
+        case 10:
+            return "the server's certificate has expired; the server needs a new one"
+        case 62 | 64:
+            text = error.verify_message.rstrip(".").replace(", certificate", ": the certificate")
+            return f"{text}; use a name or address that is in it"
+        case _:
+            return (
+                f"the server's certificate is not trusted ({error.verify_message}); if it is your own, "
+                "set the variable SSL_CERT_FILE to the path of it, which `serve --self-signed` tells"
+            )
 
 
 def _os_reason(error: OSError) -> str:

@@ -9,16 +9,21 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from .. import WhisperStreamError
+from .access import read_keys
 from .config import ServerConfig
-from .settings import read_settings
+from .settings import PREFIX, read_settings
+from .tls import server_context
 
 __all__ = ["Finding", "examine", "main"]
 
 Verdict = Literal["ok", "note", "FAIL"]
 _NEEDED = ("av", "soxr", "webrtcvad", "starlette", "uvicorn", "websockets", "msgspec", "msgpack")
+_KEYS_VARIABLE = PREFIX + "API_KEYS"
+_SQLITE = b"SQLite format 3\0"  # how every journal begins
 _LEAST_FREE = 1 << 30  # bytes for weights and journal
 
 
@@ -60,6 +65,7 @@ def examine(
     yield _microphone(load)
     yield _weights(config)
     yield _port(config)
+    yield from _files(config)
     yield _disk()
     yield _openssl(config)
 
@@ -131,6 +137,49 @@ def _port(config: ServerConfig) -> Finding:
             )
             return Finding("FAIL", "port", text)
     return Finding("ok", "port", f"{config.host} port {config.port} is free")
+
+
+def _files(config: ServerConfig) -> Iterator[Finding]:
+    """What the flags name: each is looked at, and none is made or changed."""
+    if config.journal is not None:
+        yield _journal(Path(config.journal))
+    checks: dict[str, Callable[[], object]] = {}
+    if config.api_keys is not None or _KEYS_VARIABLE in os.environ:
+        variable = os.environ.get(_KEYS_VARIABLE)
+        checks["keys"] = lambda: f"{len(read_keys(config.api_keys, variable))} of clients"
+    if (certificate := config.tls_cert) is not None:
+        checks["certificate"] = lambda: server_context(certificate, config.tls_key) and certificate
+    for subject, check in checks.items():
+        try:
+            yield Finding("ok", subject, str(check()))
+        except WhisperStreamError as error:
+            yield Finding("FAIL", subject, str(error))
+
+
+def _journal(path: Path) -> Finding:
+    folder = path.parent
+    reason = None
+    if path.is_dir():
+        reason = "it is a folder; name a file in it"
+    elif not folder.is_dir():
+        reason = f"there is no folder {folder}; make it, or name another file"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        reason = f"this user may not write in {folder}; change that, or name another file"
+    elif path.exists():
+        reason = _why_no_journal(path)
+    if reason is not None:
+        return Finding("FAIL", "journal", f"--journal {path} cannot be used: {reason}")
+    return Finding("ok", "journal", f"{path} can be written")
+
+
+def _why_no_journal(path: Path) -> str | None:
+    if not os.access(path, os.R_OK | os.W_OK):
+        return "this user may not read and write it; change that, or name another file"
+    with open(path, "rb") as file:
+        start = file.read(len(_SQLITE))
+    if start not in (b"", _SQLITE):
+        return "it is no journal; move it away or name another file"
+    return None
 
 
 def _disk() -> Finding:

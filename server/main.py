@@ -27,7 +27,7 @@ from .memory import settle_memory
 from .reloading import reload
 from .settings import read_settings, to_toml
 from .supervisor import COMMAND, Supervisor
-from .tls import make_certificate, server_context
+from .tls import fingerprint, make_certificate, server_context
 from .wire import STREAM_PATH
 
 __all__ = ["main"]
@@ -111,6 +111,12 @@ def _certificate(config: ServerConfig, cleanup: ExitStack) -> _Certificate | Non
     paths: _Certificate
     if config.self_signed:
         paths = make_certificate(config.host, cleanup)
+        logger.info(
+            "event=self_signed certificate=%s sha256=%s: clients take it with SSL_CERT_FILE=%s",
+            paths[0],
+            fingerprint(paths[0]),
+            paths[0],
+        )
     elif config.tls_cert is not None:
         paths = config.tls_cert, config.tls_key
     else:

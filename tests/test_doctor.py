@@ -51,6 +51,28 @@ def test_each_fault_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) 
     assert "--port" in found["port"].text and "pip install torch" in found["torch"].text
 
 
+def test_what_the_flags_name_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, other = tmp_path / "keys", tmp_path / "other"
+    keys.write_text("k1\n", encoding="utf-8")
+    other.write_text("a text of somebody's", encoding="utf-8")
+    found = findings(
+        journal=str(tmp_path / "no" / "x"), api_keys=str(keys), tls_cert=str(tmp_path / "c.pem")
+    )
+    assert {name for name, each in found.items() if each.verdict == "FAIL"} == {
+        *("journal", "keys", "certificate")
+    }
+    assert f"there is no folder {tmp_path / 'no'}" in found["journal"].text
+    assert "keys, line 1: write NAME:KEY" in found["keys"].text
+    assert "--tls-cert" in found["certificate"].text
+    assert "it is no journal" in findings(journal=str(other))["journal"].text
+    keys.write_text("anna:0123456789abcdef\n", encoding="utf-8")
+    found = findings(journal=str(tmp_path / "x"), api_keys=str(keys))
+    assert found["journal"].verdict == found["keys"].verdict == "ok"
+    assert not (tmp_path / "x").exists()
+    monkeypatch.setenv("WHISPER_STREAM_API_KEYS", "short:key")
+    assert "WHISPER_STREAM_API_KEYS, line 1" in findings()["keys"].text
+
+
 def test_a_gpu_that_is_asked_for_must_be_there() -> None:
     class Torch:
         __version__ = "2.9"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -21,12 +22,14 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 from whisper_stream.server import wire
+from whisper_stream.server.tls import fingerprint, make_certificate
 
 from .server_rig import Daemon, Peer, daemon, speech
 
 KEY = "a-key-that-is-long-enough"
 SECOND = "another-key-long-enough"
 ROOT = Path(__file__).parent.parent
+SPEECH = ROOT / "tests" / "data" / "en-speech-jfk.wav"
 
 
 @pytest.fixture
@@ -193,22 +196,95 @@ PROGRAM = (
 )
 
 
-def serve(*flags: str) -> subprocess.Popen[str]:
+def serve(*flags: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "--port", "0", "--announce", *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | variables,
     )
 
 
-def test_encrypted_with_a_certificate_of_its_own_and_keys_read_again(keys: Path) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with serve("--self-signed", "--api-keys", str(keys)) as process:
+def certificate_told(process: subprocess.Popen[str]) -> tuple[Path, str]:
+    """Its path and its fingerprint."""
+    assert process.stderr is not None
+    while "event=self_signed" not in (line := process.stderr.readline()):
+        assert line, "no certificate was told"
+    found = re.search(r"certificate=(\S+) sha256=([0-9A-F:]{95}): .*SSL_CERT_FILE=(\S+)", line)
+    assert found is not None and found[1] == found[3]
+    return Path(found[1]), found[2]
+
+
+def test_our_own_clients_take_a_certificate_that_they_are_told_to(tmp_path: Path) -> None:
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    client = [sys.executable, "-m", "whisper_stream.clients", str(SPEECH), "--speed", "0"]
+    with serve("--self-signed", **cache) as process:
+        assert process.stdout is not None
+        path, told = certificate_told(process)
+        url = json.loads(process.stdout.readline())["url"]
+        port = url.split(":")[2].split("/")[0]
+        outcomes = []
+        for host, trusted in (("127.0.0.1", path), ("localhost", path), ("127.0.0.1", None)):
+            variables = os.environ | ({} if trusted is None else {"SSL_CERT_FILE": str(trusted)})
+            command = [*client, "--server", f"wss://{host}:{port}"]
+            done = subprocess.run(
+                command, env=variables, capture_output=True, text=True, check=False
+            )
+            outcomes.append((done.returncode, done.stderr))
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert [code for code, _ in outcomes] == [0, 0, 1], outcomes
+    assert "certificate is not trusted (self-signed certificate)" in outcomes[2][1]
+    assert "SSL_CERT_FILE" in outcomes[2][1] and outcomes[2][1].count("\n") == 1
+    facts = subprocess.run(
+        ["openssl", "x509", "-noout", "-fingerprint", "-sha256", "-in", str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert facts.stdout.strip().partition("=")[2] == told
+    assert (
+        path.is_relative_to(tmp_path) and (path.parent / "key.pem").stat().st_mode & 0o777 == 0o600
+    )
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_certificate_is_kept_and_made_anew_where_it_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with ExitStack() as cleanup:
+        path, key = make_certificate("192.168.7.7", cleanup)
+        first = fingerprint(path)
+        assert (make_certificate("192.168.7.7", cleanup), fingerprint(path)) == ((path, key), first)
+        assert make_certificate("127.0.0.1", cleanup)[0] != path
+        facts = subprocess.run(
+            ["openssl", "x509", "-noout", "-text", "-in", path],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for name in ("DNS:localhost", "127.0.0.1", "0:0:0:0:0:0:0:1", "192.168.7.7"):
+            assert name in facts
+        Path(key).chmod(0o644)
+        assert make_certificate("192.168.7.7", cleanup) == (path, key)
+        assert fingerprint(path) != first
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        passing, _ = make_certificate("192.168.7.7", cleanup)
+        assert Path(passing).exists()
+    assert Path(path).exists() and not Path(passing).exists()
+
+
+def test_encrypted_with_a_certificate_of_its_own_and_keys_read_again(
+    keys: Path, tmp_path: Path
+) -> None:
+    flags = ("--self-signed", "--api-keys", str(keys))
+    with serve(*flags, XDG_CACHE_HOME=str(tmp_path)) as process:
         assert process.stdout is not None and process.stderr is not None
+        context = ssl.create_default_context(cafile=str(certificate_told(process)[0]))
         url = json.loads(process.stdout.readline())["url"]
         assert url.startswith("wss://")
         with connect(f"{url}?key={KEY}", ssl=context, proxy=None) as ws:
@@ -223,6 +299,11 @@ def test_encrypted_with_a_certificate_of_its_own_and_keys_read_again(keys: Path)
             pass
         with pytest.raises(InvalidStatus):
             connect(f"{url}?key={KEY}", ssl=context, proxy=None)
+        keys.write_text("broken\n", encoding="utf-8")
+        process.send_signal(signal.SIGHUP)
+        while "event=reload_failed" not in (line := process.stderr.readline()):
+            pass
+        assert "what was in use before still holds" in line
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
     assert process.returncode == 0
@@ -232,7 +313,11 @@ def test_encrypted_with_a_certificate_of_its_own_and_keys_read_again(keys: Path)
     ("flags", "words"),
     [
         (["--tls-key", "k.pem"], "--tls-key needs --tls-cert"),
-        (["--tls-cert", "no.pem", "--tls-key", "no.pem"], "cannot be used"),
+        (
+            ["--tls-cert", "no.pem", "--tls-key", "no.pem"],
+            "--tls-cert no.pem cannot be used (No such",
+        ),
+        (["--tls-cert", "LICENSE"], "--tls-cert LICENSE cannot be used: it is not PEM, or lacks"),
         (["--self-signed", "--tls-cert", "c.pem"], "exclude each other"),
         (["--api-keys", "no-such-file"], "--api-keys no-such-file cannot be read"),
         (["--max-load", "2"], "--max-load must be from 0 to 1"),
