@@ -242,7 +242,7 @@ def test_refusals_carry_the_servers_words() -> None:
         node.order("connect", url=running.url, options={})
         full = node.until_type("thrown")
         assert (full["name"], full["code"]) == ("StreamError", "too_many_streams")
-        assert "streams are taken" in full["message"]
+        assert "the only stream is taken" in full["message"]
     with daemon(engine()) as running, driver() as node:
         node.order("connect", url=running.url, options={"channels": 7})
         wrong = node.until_type("thrown")

@@ -8,14 +8,17 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from whisper_stream.server.tls import make_certificate
 
 from .audio_rig import Room, room
 from .server_rig import Daemon, ScriptedEngine, daemon
@@ -69,6 +72,9 @@ def folder(tmp_path: Path) -> Path:
     for name in ("talk.wav", "film.mkv"):
         subprocess.run([*convert, str(tmp_path / name)], check=True)
     (tmp_path / "talk.raw").write_bytes(bytes(32_000))
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as cleanup:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        shutil.copy(make_certificate("192.168.1.20", cleanup)[0], tmp_path / "cert.pem")
     return tmp_path
 
 
@@ -80,6 +86,7 @@ def environment(sound: Room) -> dict[str, str]:
 def placed(command: str, running: Daemon) -> str:
     """The command with the daemon's real address; one that would start a daemon uses it too."""
     placed = command.replace("ws://127.0.0.1:9090", running.url)
+    placed = placed.replace("wss://192.168.1.20:9090", running.url)  # TLS itself: test_security.py
     starts = re.search(r"whisper-stream (?!serve|bench|models|transcribe)", placed)
     if starts and "--server" not in placed and "--list-devices" not in placed:
         placed += f" --server {running.url}"
@@ -128,12 +135,18 @@ def test_a_microphone_command_runs(
 @pytest.mark.parametrize("command", SERVE)
 def test_a_daemon_runs(command: str, folder: Path, sound: Room) -> None:
     arguments = command.replace("--port 9090", "").split() + ["--port", "0", "--announce"]
+    variables = environment(sound)
+    if "--self-signed" in command:
+        variables["XDG_CACHE_HOME"] = str(folder / "cache")
     with subprocess.Popen(
-        arguments, cwd=folder, env=environment(sound), stdout=subprocess.PIPE, text=True
+        arguments, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True
     ) as serving:
         assert serving.stdout is not None
-        url = re.sub(r".*ws://([^/]+)/.*", r"http://\1/healthz", serving.stdout.readline().strip())
-        with urllib.request.urlopen(url) as answer:
+        told = serving.stdout.readline().strip()
+        url = re.sub(r".*ws(s?)://([^/]+)/.*", r"http\1://\2/healthz", told)
+        # The certificate is that of security.md, whose trust test_security.py has.
+        context = ssl._create_unverified_context() if url.startswith("https") else None
+        with urllib.request.urlopen(url, context=context) as answer:
             assert b'"ok"' in answer.read()
         serving.send_signal(signal.SIGTERM)
     assert serving.returncode == 0
