@@ -85,7 +85,9 @@ async def _open(url: str, subprotocol: str, key: str | None) -> ClientConnection
         reason = f"cannot be reached ({_os_reason(error)}); start one with `whisper-stream serve`"
         raise ConnectError(url, reason) from None
     except (ws_errors.WebSocketException, EOFError):
-        reason = "what answered is no websocket server; check the address"
+        reason = (
+            "what answered is no websocket server; check the address, and if it is a wss:// one"
+        )
         raise ConnectError(url, reason) from None
 
 

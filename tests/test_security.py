@@ -251,6 +251,26 @@ def test_our_own_clients_take_a_certificate_that_they_are_told_to(tmp_path: Path
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_certificate_for_another_name_is_told(tmp_path: Path) -> None:
+    """A real handshake with 127.0.0.2, which is this machine too, but is not in the certificate."""
+    with serve("--self-signed", "--host", "0.0.0.0", XDG_CACHE_HOME=str(tmp_path)) as process:
+        assert process.stdout is not None
+        path, _ = certificate_told(process)
+        port = json.loads(process.stdout.readline())["url"].split(":")[2].split("/")[0]
+        command = [sys.executable, "-m", "whisper_stream.clients", str(SPEECH)]
+        done = subprocess.run(
+            [*command, "--server", f"wss://127.0.0.2:{port}"],
+            env=os.environ | {"SSL_CERT_FILE": str(path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "the certificate is not valid for '127.0.0.2'; use a name or address" in done.stderr
+
+
 def test_a_certificate_is_kept_and_made_anew_where_it_cannot_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
