@@ -166,8 +166,12 @@ def good_files(seconds: float = 2.0) -> dict[str, bytes]:
 def try_container(mutate: Mutator, files: dict[str, bytes]) -> None:
     kind = mutate.chance.choice(sorted(files))
     data = mutate.damaged(files[mutate.chance.choice([kind, kind, kind, "wav"])])
+    read_container(kind, data, mutate.chance.choice([500, 5_000, 16_384]))
+
+
+def read_container(kind: str, data: bytes, step: int) -> None:
+    """Decode ``data`` as it would come in, ``step`` bytes at a time."""
     reader = ContainerIngest(kind)
-    step = mutate.chance.choice([500, 5_000, 16_384])
     for at in range(0, len(data), step):
         reader.push(data[at : at + step])
         for _ in range(20):

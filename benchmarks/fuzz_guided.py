@@ -113,15 +113,8 @@ def _container(fuzz: Any) -> Callable[[bytes], None]:
     kinds = ("webm", "ogg", "mp3", "wav", "flac", "mp4", "aac")
 
     def one(data: bytes) -> None:
-        reader = fuzz.ContainerIngest(kinds[data[0] % len(kinds)] if data else "webm")
-        for at in range(1, len(data), 4_000):
-            reader.push(data[at : at + 4_000])
-            for _ in range(20):
-                if not reader.has_more:
-                    break
-                reader.more()
-        reader.finish()
-        reader.close()
+        kind = kinds[data[0] % len(kinds)] if data else "webm"
+        fuzz.read_container(kind, data[1:], 4_000)
 
     return one
 

@@ -17,18 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .audio import HOP_LENGTH
+from .audio import N_SAMPLES_PER_TOKEN
 from .layers import EncoderBlock
 from .mel import log_mel_spectrogram
 from .slot_kernels import SlotKernels, make_kernels
 from .whisper import Whisper
 
-__all__ = ["EncoderRun", "PackedEncoder", "encoder_positions"]
+__all__ = ["EncoderRun", "PackedEncoder"]
 
 # queries, keys, values [P, H, d] -> [P, D]: every position sees those of its own window
 _Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-_POSITION = 2 * HOP_LENGTH  # samples of an encoder position, 20 ms
 # cuDNN makes a plan for every shape it meets, which is worth its time for many windows of one length
 _PLANNED = 8
 # the fastest first; each takes over where the one before cannot
@@ -38,11 +37,6 @@ _DENSE = [
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
-
-
-def encoder_positions(samples: int) -> int:
-    """Encoder positions of so many samples, a multiple of 320."""
-    return samples // _POSITION
 
 
 class EncoderRun:
@@ -103,7 +97,7 @@ class PackedEncoder:
         mel = log_mel_spectrogram(
             padded.to(self._device, non_blocking=True), self._mels
         )  # [B, n_mels, frames]
-        return self._run(mel.to(self._dtype), [encoder_positions(one) for one in lengths])
+        return self._run(mel.to(self._dtype), [one // N_SAMPLES_PER_TOKEN for one in lengths])
 
     def encode(self, mel: Tensor, positions: Sequence[int]) -> Tensor:
         """``mel`` [B, n_mels, frames], of which the first ``2 * positions`` of each row count -> [P, D]"""

@@ -11,9 +11,9 @@ from ..model.compression import compression_ratio
 from ..model.tokenizer import Tokenizer
 from .backend_config import BackendConfig
 from .config import SAMPLE_RATE
-from .jobs import DecodeJob
+from .jobs import DecodedWord, DecodeJob, DecodeResult
 
-__all__ = ["Attempt", "Ladder", "initial_tokens", "token_limit"]
+__all__ = ["Attempt", "Ladder", "in_language", "initial_tokens", "token_limit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,6 +58,29 @@ class Attempt:
     def avg_logprob(self) -> float:
         return sum(self.logprobs) / max(1, len(self.logprobs))
 
+    def result(
+        self,
+        words: tuple[DecodedWord, ...],
+        language: str,
+        probability: float | None,
+        timings: dict[str, float] | None = None,
+    ) -> DecodeResult:
+        """What the job is answered where this text is taken."""
+        return DecodeResult(
+            tokens=self.tokens,
+            words=words,
+            language=language,
+            language_probability=probability,
+            avg_logprob=self.avg_logprob,
+            no_speech_prob=self.no_speech_prob,
+            compression_ratio=self.compression_ratio,
+            temperature=self.temperature,
+            looped=self.looped,
+            accepted_draft=self.accepted,
+            steps=self.passes,
+            timings=timings or {},
+        )
+
 
 class Ladder:
     """The tries of one job: temperature 0; a final job whose text fails the checks is tried again, warmer.
@@ -100,6 +123,13 @@ class Ladder:
         unlikely = attempt.avg_logprob < self._config.logprob_threshold
         silence = attempt.no_speech_prob > self._config.no_speech_threshold
         return unlikely and not silence
+
+
+def in_language(job: DecodeJob, language: str) -> DecodeJob:
+    """``job``, to be decoded in ``language``: another one than before makes prompt and draft useless."""
+    if job.language is None or language == job.language:
+        return job
+    return replace(job, prompt=(), draft=())
 
 
 def initial_tokens(job: DecodeJob, tokenizer: Tokenizer) -> tuple[tuple[int, ...], int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
@@ -14,7 +13,7 @@ from ..model.cache import CrossCache
 from ..model.greedy import GreedyOutput, decode_greedy
 from ..model.tokenizer import Tokenizer
 from ..model.whisper import Whisper
-from .attempts import Attempt, Ladder, initial_tokens, token_limit
+from .attempts import Attempt, Ladder, in_language, initial_tokens, token_limit
 from .backend_config import BackendConfig
 from .features import WindowEncoder
 from .jobs import DecodedWord, DecodeJob, DecodeResult
@@ -58,30 +57,17 @@ class WhisperBackend:
         audio, frames = self.encoder(job.audio, context)
         encoded = time.perf_counter()
         language, probability = self._language(job, audio)
-        if job.language is not None and language != job.language:
-            job = replace(job, prompt=(), draft=())  # both are in the language of before
+        job = in_language(job, language)
         tokenizer = tokenizer_for(self.model, language, job.task)
         attempt, output = self._climb(job, audio, tokenizer)
         decoded = time.perf_counter()
         words = self._words(job, output, tokenizer, language, frames)
-        return DecodeResult(
-            tokens=attempt.tokens,
-            words=words,
-            language=language,
-            language_probability=probability,
-            avg_logprob=attempt.avg_logprob,
-            no_speech_prob=attempt.no_speech_prob,
-            compression_ratio=attempt.compression_ratio,
-            temperature=attempt.temperature,
-            looped=attempt.looped,
-            accepted_draft=attempt.accepted,
-            steps=attempt.passes,
-            timings={
-                "encode": encoded - started,
-                "decode": decoded - encoded,
-                "align": time.perf_counter() - decoded,
-            },
-        )
+        timings = {
+            "encode": encoded - started,
+            "decode": decoded - encoded,
+            "align": time.perf_counter() - decoded,
+        }
+        return attempt.result(words, language, probability, timings)
 
     def _climb(
         self, job: DecodeJob, audio: CrossCache, tokenizer: Tokenizer

@@ -20,8 +20,9 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 
+from ..model.audio import N_SAMPLES_PER_TOKEN
 from ..model.batch_align import RowTimes, Span, align_rows
-from ..model.packed_encoder import EncoderRun, PackedEncoder, encoder_positions
+from ..model.packed_encoder import EncoderRun, PackedEncoder
 from ..model.slot_caches import slot_bytes
 from ..model.slot_decoder import SlotDecoder
 from ..model.slot_kernels import SlotKernels
@@ -31,6 +32,7 @@ from .attempts import Ladder
 from .backend_config import BackendConfig, ContextMode
 from .batch_passes import BatchPasses
 from .batch_row import BatchRow
+from .config import SAMPLE_RATE
 from .features import padded_samples, silence_states
 from .jobs import DecodeJob, DecodeResult
 from .rules import make_rules, tokenizer_for
@@ -48,8 +50,6 @@ _ALIGNED_AT_ONCE = 16  # rows that are done wait for as many, unless nothing els
 _WAVE_WORK = 4e13  # floating-point operations encoded at once
 _SLICE_WORK = 2e12  # and of them, between two decoder passes of many rows
 _FEW = 64  # rows; fewer can wait longer
-_POSITION = 320  # samples
-_SECOND = 16_000
 
 
 class BatchBackend(Generic[K]):
@@ -140,13 +140,13 @@ class BatchBackend(Generic[K]):
         """Compiles and captures, so that no user waits for that."""
         with torch.inference_mode():
             self._decoder.warm_up()
-        noise = np.random.default_rng(0).normal(0.0, 0.01, 3 * _SECOND).astype(np.float32)
+        noise = np.random.default_rng(0).normal(0.0, 0.01, 3 * SAMPLE_RATE).astype(np.float32)
         job = DecodeJob(audio=noise, language="en")
         # first passes of all widths that kernels are compiled for, of one row and of several, endpoints
         for tokens in (1, 10, 20, 100):
             drafted = replace(job, draft=(1,) * tokens)
             self.decode([drafted])
-            self.decode([drafted, replace(drafted, audio=noise[:_SECOND])])
+            self.decode([drafted, replace(drafted, audio=noise[:SAMPLE_RATE])])
         self.decode([replace(job, final=True), job])
 
     def decode(self, jobs: Sequence[DecodeJob]) -> list[DecodeResult]:
@@ -175,7 +175,7 @@ class BatchBackend(Generic[K]):
                 context = self.config.final_context
                 whole -= 1
             rows.append(self._seat(key, job, slot, context))
-        lengths = [row.positions * _POSITION for row in rows]
+        lengths = [row.positions * N_SAMPLES_PER_TOKEN for row in rows]
         self._encoding = self._encoder.start([row.job.audio for row in rows], lengths), rows
         self._rows.update((row.slot, row) for row in rows)
         del self._free[: len(rows)]
@@ -215,13 +215,13 @@ class BatchBackend(Generic[K]):
     # Stages
 
     def _seat(self, key: K, job: DecodeJob, slot: int, context: ContextMode) -> BatchRow[K]:
-        positions = encoder_positions(padded_samples(len(job.audio), context))
+        positions = padded_samples(len(job.audio), context) // N_SAMPLES_PER_TOKEN
         whole = positions >= self.model.dims.n_audio_ctx
         return BatchRow(
             key=key,
             job=job,
             slot=slot,
-            frames=min(-(-len(job.audio) // _POSITION), positions),
+            frames=min(-(-len(job.audio) // N_SAMPLES_PER_TOKEN), positions),
             positions=positions,
             tail=0 if whole else self._decoder.caches.tail,
             ladder=Ladder(job, self.config),
@@ -281,18 +281,6 @@ def _outcome(row: BatchRow[K], times: RowTimes | None) -> Outcome:
             if times is not None
             else ()
         )
-        return DecodeResult(
-            tokens=attempt.tokens,
-            words=words,
-            language=language,
-            language_probability=probability,
-            avg_logprob=attempt.avg_logprob,
-            no_speech_prob=attempt.no_speech_prob,
-            compression_ratio=attempt.compression_ratio,
-            temperature=attempt.temperature,
-            looped=attempt.looped,
-            accepted_draft=attempt.accepted,
-            steps=attempt.passes,
-        )
+        return attempt.result(words, language, probability)
 
     return result

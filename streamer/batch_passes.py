@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Generic, TypeVar
 
 from ..model.slot_decoder import Choices, Feed, SlotDecoder
 from ..model.tokenizer import Tokenizer
 from ..model.whisper import Whisper
-from .attempts import Ladder
+from .attempts import Ladder, in_language
 from .backend_config import BackendConfig
 from .batch_row import BatchRow
 from .rules import doubts_language, pick_language, tokenizer_for
@@ -73,18 +72,19 @@ class BatchPasses(Generic[K]):
         greedy = [row for row in rows if row not in beamed]
         for row in rows:
             row.begin(self._eot, self.model.dims.n_text_ctx, beams=row in beamed)
-        greedy.sort(key=lambda row: len(row.current.feed()))  # rows of like length are padded least
-        for part in _parts([len(row.current.feed()) for row in greedy]):
-            self._prefill(greedy[part])
+        fed = [(row, row.current.feed()) for row in greedy]
+        fed.sort(key=lambda pair: len(pair[1]))  # rows of like length are padded least
+        for part in _parts([len(tokens) for _, tokens in fed]):
+            self._prefill(fed[part])
         if beamed:
             self._open_beams(beamed)
 
-    def _prefill(self, rows: Sequence[BatchRow[K]]) -> None:
+    def _prefill(self, fed: Sequence[tuple[BatchRow[K], list[int]]]) -> None:
         feeds = [
             Feed(
                 text=row.slot,
                 window=row.slot,
-                tokens=row.current.feed(),
+                tokens=tokens,
                 start=0,
                 first=len(row.current.initial) - 1,
                 opening=not row.job.prefix,
@@ -92,9 +92,10 @@ class BatchPasses(Generic[K]):
                 seed=self._seed(row),
                 sot=row.sot,
             )
-            for row in rows
+            for row, tokens in fed
         ]
-        for row, choices in zip(rows, self._count(self._decoder.prefill(feeds)), strict=True):
+        answers = self._count(self._decoder.prefill(feeds))
+        for (row, _), choices in zip(fed, answers, strict=True):
             row.no_speech_prob = choices.no_speech_prob or 0.0
             self._take(row, choices)
 
@@ -251,10 +252,8 @@ class BatchPasses(Generic[K]):
             ).cpu()
             for row, one in zip(doubted, logits, strict=True):
                 row.language, row.probability = pick_language(row.job, self._tokenizer, one)
-                if row.job.language is not None and row.language != row.job.language:
-                    # both are in the language of before
-                    row.job = replace(row.job, prompt=(), draft=())
-                    row.ladder = Ladder(row.job, self.config)
+                row.job = in_language(row.job, row.language)
+                row.ladder = Ladder(row.job, self.config)
         for row in rows:
             if row.probability is None:
                 row.language = row.job.language or "en"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..model.audio import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
+from ..model.audio import N_SAMPLES, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
 from ..model.cache import CrossCache
 from ..model.mel import log_mel_spectrogram
 from ..model.whisper import Whisper
@@ -34,7 +34,7 @@ class WindowEncoder:
     def __call__(self, audio: NDArray[np.float32], context: ContextMode) -> tuple[CrossCache, int]:
         """``audio`` [samples] at 16 kHz, at most 30 s -> its cache (one row), and how many of the
         cache's positions hold the audio itself."""
-        frames = -(-len(audio) // (2 * HOP_LENGTH))  # encoder positions of 20 ms, rounded up
+        frames = -(-len(audio) // N_SAMPLES_PER_TOKEN)  # encoder positions of 20 ms, rounded up
         padded = padded_samples(len(audio), context)
         features = self._encode(np.pad(audio, (0, padded - len(audio))))
         cache = self._model.decoder.audio_cache(features)
@@ -57,7 +57,7 @@ def padded_samples(samples: int, context: ContextMode) -> int:
     """How many samples are encoded of a window of so many: with silence, in one of few lengths."""
     padded = samples + _PAD_SAMPLES
     padded += -padded % _BUCKET_SAMPLES
-    if context == "full" or padded + _SILENCE_STATES * 2 * HOP_LENGTH >= N_SAMPLES:
+    if context == "full" or padded + _SILENCE_STATES * N_SAMPLES_PER_TOKEN >= N_SAMPLES:
         return N_SAMPLES  # nothing to be saved
     return padded
 
