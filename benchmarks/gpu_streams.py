@@ -30,18 +30,15 @@ from typing import Any
 import numpy as np
 import torch
 from gpu_rig import parser, random_model, report
+from gpu_scripted import ScriptedBackend
 from whisper_stream.model.audio import load_audio
 from whisper_stream.model.loading import load_model
-from whisper_stream.model.slot_decoder import Choices
 from whisper_stream.streamer.backend import WhisperBackend
 from whisper_stream.streamer.backend_config import BackendConfig
-from whisper_stream.streamer.batch_backend import BatchBackend
-from whisper_stream.streamer.batch_passes import BatchPasses
 from whisper_stream.streamer.config import StreamConfig
 from whisper_stream.streamer.detectors import make_detector
 from whisper_stream.streamer.engine import EngineThread
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
-from whisper_stream.streamer.scheduler import QueuedJob
 from whisper_stream.streamer.session import StreamSession
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
@@ -87,49 +84,6 @@ def write_traces(target: Path, name: str, files: Sequence[Path]) -> None:
         f"{len(rows)} updates in {len(audio) / RATE:.0f} s; windows {np.mean(long):.1f} s on average, at most "
         f"{max(long):.1f}; {np.mean([row['steps'] for row in rows]):.1f} passes"  # type: ignore[misc]
     )
-
-
-class ScriptedPasses(BatchPasses[QueuedJob]):
-    """Say what the trace says, whatever a model of random weights has chosen."""
-
-    scripts: dict[int, list[int]]  # by the identity of a job
-
-    def _take(self, row: Any, choices: Any) -> None:
-        text = self.scripts.get(id(row.job))
-        if text is not None:
-            known = len(row.current.tokens)
-            whole = [*text, self._eot]
-            said = [whole[min(known + i, len(text))] for i in range(len(choices.tokens))]
-            choices = Choices(said, [-0.2] * len(said), 0.01)
-        super()._take(row, choices)
-
-    def _spread(self, rows: Any, rankings: Any) -> None:
-        """Every beam is told the next token of the text first."""
-        told = []
-        for row, ranking in zip(rows, rankings, strict=True):
-            text = [*self.scripts.get(id(row.job), []), self._eot]
-            known = row.beams.length + 1 - len(row.beams.initial)
-            said = text[min(known, len(text) - 1)]
-            told.append(
-                [
-                    Choices(
-                        [said, *one.tokens[1:]], [-0.2 - 0.1 * n for n in range(len(one.tokens))]
-                    )
-                    for one in ranking
-                ]
-            )
-        super()._spread(rows, told)
-
-
-class ScriptedBackend(BatchBackend[QueuedJob]):
-    def __init__(self, *args: Any, scripts: dict[int, list[int]], **options: Any) -> None:
-        self._scripts = scripts
-        super().__init__(*args, **options)
-
-    def _make_passes(self, texts: Sequence[int]) -> ScriptedPasses:
-        passes = ScriptedPasses(self.model, self.config, self._tokenizer, self._decoder, texts)
-        passes.scripts = self._scripts
-        return passes
 
 
 # Streams
@@ -227,7 +181,11 @@ def measure(args: Any) -> int:
         config = BackendConfig(final_beams=args.beams, final_context=args.final_context)
         before = torch.cuda.memory_allocated()
         backend = ScriptedBackend(
-            model, config, slots=args.slots, whole_at_once=args.whole_at_once, scripts=scripts
+            model,
+            config,
+            slots=args.slots,
+            whole_at_once=args.whole_at_once,
+            script=lambda job: scripts.get(id(job)),
         )
         began = time.perf_counter()
         backend.warm_up()

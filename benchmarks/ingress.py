@@ -26,7 +26,7 @@ import time
 import wave
 from asyncio.subprocess import DEVNULL, PIPE
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -39,6 +39,7 @@ from whisper_stream.clients.load_line import open_line
 from whisper_stream.clients.load_plan import make_plans
 from whisper_stream.clients.load_report import figures_of, percentile
 from whisper_stream.clients.load_run import run_load
+from whisper_stream.clients.load_scoring import Errors
 from whisper_stream.model.tokenizer import get_tokenizer
 from whisper_stream.server import wire
 from whisper_stream.server.codec import codec_for
@@ -184,9 +185,14 @@ async def daemon(ingress: int, latency: float, profile: str = "-") -> AsyncItera
         await process.wait()
 
 
-async def measure(options: argparse.Namespace, url: str, streams: int) -> dict[str, Any]:
+async def measure(
+    options: argparse.Namespace,
+    url: str,
+    streams: int,
+    score: Callable[..., Errors | None] = lambda references, text, language: None,
+) -> dict[str, Any]:
     clips = [_quiet(options)] if options.idle else _speech()
-    plans = make_plans(clips, streams, seconds=options.seconds, spread=2.0, seed=0)
+    plans = make_plans(clips, streams, seconds=options.seconds, spread=options.spread, seed=0)
     pings: list[float] = []
     probes = [asyncio.create_task(_probe(url, pings)) for _ in range(options.probes)]
     turns: list[float] = []
@@ -195,7 +201,7 @@ async def measure(options: argparse.Namespace, url: str, streams: int) -> dict[s
     for probe in probes:
         probe.cancel()
     await asyncio.gather(*probes, return_exceptions=True)
-    figures = figures_of(run, lambda references, text, language: None)
+    figures = figures_of(run, score)
     kept = (
         "streams",
         "audio_seconds",
@@ -205,12 +211,15 @@ async def measure(options: argparse.Namespace, url: str, streams: int) -> dict[s
         "late_max",
         "failed",
         "refused",
+        "lag_max",
+        "wer",
     )
     row: dict[str, Any] = {name: figures[name] for name in kept}
     cost = figures["cpu_per_audio_second"]
     row["cpu_per_stream"] = cost
     row["streams_per_core"] = round(1 / cost) if cost else None
     row["memory_per_stream"] = figures["memory_per_stream"]
+    row["gpu_memory"] = figures["gpu_memory"]
     row["player_cpu_per_stream"] = figures["player_cpu_per_audio_second"]
     row["turn_ns"] = round(1e9 * (percentile(turns, 50) or 0.0), 1)
     row["ping_p50"] = _rounded(percentile(pings, 50))
@@ -317,6 +326,7 @@ def main() -> int:
     parser.add_argument("--streams", type=int, nargs="+", default=[25, 50, 100])
     parser.add_argument("--seconds", type=float, default=15.0, help="that each stream speaks")
     parser.add_argument("--latency", type=float, default=0.15, help="seconds of the engine")
+    parser.add_argument("--spread", type=float, default=2.0, help="streams begin within")
     parser.add_argument("--players", type=int, default=2, help="processes that play")
     parser.add_argument("--probes", type=int, default=4, help="streams that only ping")
     parser.add_argument(

@@ -20,6 +20,7 @@ from .codec import Codec, codec_for
 from .config import ServerConfig
 from .connection import StreamConnection
 from .debug_pages import check_debug, debug_routes
+from .engine_pool import used_by
 from .entrance import Entrance, Refusal
 from .errors import ErrorCode
 from .figures import Figures
@@ -136,8 +137,8 @@ class Hub:
         return Response(Metrics.of(figures.metrics).text(present), media_type=kind)
 
     def figures(self) -> Figures:
-        """Return what this process has open, counted and used."""
-        return Figures(
+        """Return what this process, and those with its engines, have open, counted and used."""
+        own = Figures(
             streams=len(self.streams),
             connections=len(self._connections),
             cpu_seconds=usage.cpu_seconds(),
@@ -145,6 +146,7 @@ class Hub:
             gpu=usage.gpu(),
             metrics=self.metrics.state(),
         )
+        return own + used_by(self._engine)
 
     def publish(self) -> None:
         """Tell the other processes what this one has open."""

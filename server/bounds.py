@@ -15,14 +15,16 @@ from .wire import MAX_PROMPT_CHARS
 if TYPE_CHECKING:
     from .config import ServerConfig
 
-__all__ = ["MOST_INGRESS", "check_bounds", "flag_of"]
+__all__ = ["MOST_ENGINES", "MOST_INGRESS", "check_bounds", "flag_of"]
 
 MOST_INGRESS = 64
+MOST_ENGINES = 64
 
 _WITHIN: dict[str, tuple[float, float]] = {
     "port": (0, 65_535),
     "threads": (0, MOST_THREADS),  # where OpenMP cannot make them it crashes
     "ingress": (0, MOST_INGRESS),
+    "engines": (0, MOST_ENGINES),
     "max_load": (0, 1),
     "endpoint_silence": (0.1, 10),  # as on the wire
 }
@@ -65,8 +67,9 @@ def check_bounds(config: ServerConfig) -> None:
             raise ConfigError(f"{flag_of(name)} is empty; give a name, or leave it out")
     _check_hotwords(config.hotwords)
     _check_origins(config.allowed_origins)
-    if config.ingress and sys.platform == "win32":
-        raise ConfigError("--ingress does not work on Windows; leave it out")
+    for name in ("ingress", "engines"):
+        if getattr(config, name) and sys.platform == "win32":
+            raise ConfigError(f"{flag_of(name)} does not work on Windows; leave it out")
 
 
 def _check_hotwords(hotwords: str | None) -> None:

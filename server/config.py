@@ -39,6 +39,11 @@ class ServerConfig:
     ingress: int = _option(
         0, "processes that hold connections and streams, beside the model's own; 0: one does it all"
     )
+    engines: int = _option(
+        0,
+        "processes with a model each, that share the decoding: for GPUs that one process cannot fill; "
+        "0: the daemon's own process decodes",
+    )
     language: str | None = _option(None, "language of streams that name none; default: detect")
     languages: str | None = _option(
         None, "languages that may be detected, such as en,de; default: any"

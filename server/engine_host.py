@@ -1,4 +1,4 @@
-"""One ingress process, as the engine's process serves it: its jobs are run, its other messages passed on."""
+"""Another process, as the one with the engine serves it: its jobs are run, its other messages passed on."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class EngineHost:
     Args:
         arena: where the process puts the audio of its jobs.
         on_message: called with what is not about jobs.
+        on_lost: called once the other process is gone.
     """
 
     def __init__(
@@ -29,13 +30,15 @@ class EngineHost:
         arena: Arena,
         engine: Engine,
         on_message: Callable[[Message], None],
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self.channel = channel
         self._arena = arena
         self._engine = engine
         self._on_message = on_message
         self._jobs: dict[int, Future[DecodeResult]] = {}
-        channel.start(self._take, self._drop_all)
+        self._on_lost = on_lost
+        channel.start(self._take, self._lost)
 
     @property
     def jobs(self) -> int:
@@ -75,6 +78,10 @@ class EngineHost:
             self.channel.send(Failure(id=number, error=type(error).__name__))
         else:
             self.channel.send(Result(id=number, result=future.result()))
+
+    def _lost(self) -> None:
+        self._drop_all()
+        self._on_lost()
 
     def _drop_all(self) -> None:
         for future in list(self._jobs.values()):

@@ -10,11 +10,21 @@ __all__ = ["Figures", "Gpu"]
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU as its driver and PyTorch tell."""
+    """The GPU of a process as its driver and PyTorch tell; or those of several processes."""
 
-    memory_bytes: int  # held for tensors by this process
+    memory_bytes: int  # held for tensors
     reserved_bytes: int  # taken from the driver
-    utilization: float | None = None  # share of the time it was busy lately, 0 to 1
+    utilization: float | None = (
+        None  # share of the time it was busy lately, 0 to 1; of several, the busiest
+    )
+
+    def __add__(self, other: Gpu) -> Gpu:
+        told = [each for each in (self.utilization, other.utilization) if each is not None]
+        return Gpu(
+            memory_bytes=self.memory_bytes + other.memory_bytes,
+            reserved_bytes=self.reserved_bytes + other.reserved_bytes,
+            utilization=max(told, default=None),
+        )
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +43,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
             connections=self.connections + other.connections,
             cpu_seconds=self.cpu_seconds + other.cpu_seconds,
             memory_bytes=self.memory_bytes + other.memory_bytes,
-            gpu=self.gpu or other.gpu,
+            gpu=self.gpu + other.gpu if self.gpu and other.gpu else self.gpu or other.gpu,
             metrics=self.metrics + other.metrics,
         )
 

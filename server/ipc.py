@@ -1,4 +1,4 @@
-"""What the ingress processes and the engine's process tell each other.
+"""What the processes of one daemon tell each other: those with streams, those with a model, and their parent.
 
 Both ends are the same program on one machine. Audio lies in memory that both see (``arena.py``).
 """
@@ -22,6 +22,8 @@ __all__ = [
     "Cancel",
     "Collect",
     "Collected",
+    "Decode",
+    "Decoding",
     "Failure",
     "Hello",
     "Job",
@@ -50,12 +52,27 @@ class Hello(_Message, frozen=True, kw_only=True, tag="hello"):
     key: str | None = None
 
 
+class Decode(_Message, frozen=True, kw_only=True, tag="decode"):
+    """To an engine process, first: the model to load."""
+
+    number: int  # from 0
+    count: int  # engine processes in all
+    config: ServerConfig
+
+
+class Decoding(_Message, frozen=True, kw_only=True, tag="decoding"):
+    """From an engine process: its model is loaded and warm."""
+
+    model: str
+    languages: tuple[str, ...]
+
+
 class Ready(_Message, frozen=True, kw_only=True, tag="ready"):
     """From an ingress process: it accepts connections."""
 
 
 class Broken(_Message, frozen=True, kw_only=True, tag="broken"):
-    """From an ingress process: why it cannot start, in one sentence."""
+    """From either kind of process: why it cannot start, in one sentence."""
 
     sentence: str
 
@@ -112,7 +129,7 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
 
 
 class Statistics(_Message, frozen=True, kw_only=True, tag="statistics"):
-    """To the ingress processes, several times a second: what the engine's statistics() gave."""
+    """To the ingress processes, and from those of engines, several times a second: what statistics() gave."""
 
     fields: dict[str, int | float]
 
@@ -124,7 +141,7 @@ class Collect(_Message, frozen=True, kw_only=True, tag="collect"):
 
 
 class Report(_Message, frozen=True, kw_only=True, tag="report"):
-    """The answer of one ingress process; ``id`` is 0 where nobody asked."""
+    """What one process has counted and used; ``id`` is 0 where nobody asked."""
 
     id: int
     figures: Figures
@@ -139,6 +156,8 @@ class Collected(_Message, frozen=True, kw_only=True, tag="collected"):
 
 Message = (
     Hello
+    | Decode
+    | Decoding
     | Ready
     | Broken
     | Job

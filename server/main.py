@@ -20,13 +20,17 @@ from .app import KEYS_VARIABLE, Hub
 from .bridge import Engine
 from .config import ServerConfig
 from .debug_pages import check_debug
-from .errors import ConfigError, ListenError
+from .engine_pool import COMMAND as ENGINE_COMMAND
+from .engine_pool import EnginePool
+from .errors import ListenError
 from .listener import DaemonServer, bind, bind_several
+from .load_engine import load_engine
 from .logs import configure_logging
 from .memory import settle_memory
 from .reloading import reload
 from .settings import read_settings, to_toml
-from .supervisor import COMMAND, Supervisor
+from .supervisor import COMMAND as INGRESS_COMMAND
+from .supervisor import Supervisor
 from .tls import fingerprint, make_certificate, server_context
 from .wire import STREAM_PATH
 
@@ -44,7 +48,8 @@ _Certificate = tuple[str, str | None]
 def main(
     argv: Sequence[str],
     open_engine: Callable[[ServerConfig], Engine] | None = None,
-    ingress_command: Sequence[str] = COMMAND,
+    ingress_command: Sequence[str] = INGRESS_COMMAND,
+    engine_command: Sequence[str] = ENGINE_COMMAND,
 ) -> int:
     """Run the daemon until it is told to stop; return the process's exit code.
 
@@ -52,6 +57,7 @@ def main(
         argv: the flags, without the program's name.
         open_engine: what brings the model; None loads the one that the flags name.
         ingress_command: starts an ingress process, where there are any.
+        engine_command: starts an engine process, where there are any.
     """
     try:
         config, print_only = read_settings(argv, os.environ)
@@ -63,7 +69,7 @@ def main(
             # first: loading a model takes seconds
             sockets = [cleanup.enter_context(sock) for sock in _bind(config)]
             certificate = _certificate(config, cleanup)
-            engine = (open_engine or _open_engine)(config)
+            engine = open_engine(config) if open_engine else _open_engine(config, engine_command)
             cleanup.callback(engine.close)
             if config.ingress:
                 asyncio.run(_supervise(config, engine, sockets, certificate, ingress_command))
@@ -78,26 +84,11 @@ def main(
     return 0
 
 
-def _open_engine(config: ServerConfig) -> Engine:
-    """Load the model; it comes back warmed up. Raises the errors of loading, each one sentence."""
-    from ..streamer.detectors import make_detector
-    from ..streamer.opening import open_engine  # loads torch: only once it is needed
-
-    make_detector(config.detector)  # one that is missing is told before the model is loaded
-    engine: Engine = open_engine(
-        config.model,
-        device=None if config.device == "auto" else config.device,
-        compute_type=config.compute_type,
-        threads=config.threads or None,
-    )
-    known = engine.languages or ("en",)
-    if config.language is not None and config.language not in known:
-        engine.close()
-        raise ConfigError(
-            f"--language {config.language!r} is not one that {engine.model_name} knows: "
-            f"{', '.join(known)}"
-        )
-    return engine
+def _open_engine(config: ServerConfig, command: Sequence[str]) -> Engine:
+    if config.engines:
+        # as where there is one: the daemon is started again, and a journal brings its streams back
+        return EnginePool(config, lambda: os._exit(os.EX_SOFTWARE), command)
+    return load_engine(config)
 
 
 def _bind(config: ServerConfig) -> list[socket.socket]:
@@ -132,6 +123,8 @@ async def _serve(
         sock.listen(128)
     except OSError as error:
         raise ListenError(config.host, config.port, error) from None
+    if isinstance(engine, EnginePool):
+        engine.start()
     hub = Hub(engine, config)
     tls = None if certificate is None else server_context(*certificate)
 
@@ -158,6 +151,8 @@ async def _supervise(
     command: Sequence[str],
 ) -> None:
     """The same with ingress processes: this one keeps the engine, and serves no client itself."""
+    if isinstance(engine, EnginePool):
+        engine.start()
     # Told here, once, and not by every process.
     gate = Gate(read_keys(config.api_keys, os.environ.get(KEYS_VARIABLE)), (), local=True)
     check_debug(config, gate)

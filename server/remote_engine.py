@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
 
-from ..model.tokenizer import get_tokenizer
+from ..model.tokenizer import Tokenizer, get_tokenizer
 from ..streamer.config import StreamConfig
 from ..streamer.detectors import make_detector
 from ..streamer.engine import EngineStatistics
@@ -17,26 +16,19 @@ from ..streamer.jobs import DecodeJob, DecodeResult
 from ..streamer.session import StreamSession
 from .arena import Arena
 from .channel import Channel
-from .errors import RemoteJobError
 from .figures import Figures
-from .ipc import (
-    Cancel,
-    Collect,
-    Collected,
-    Failure,
-    Hello,
-    Job,
-    Message,
-    Ready,
-    Report,
-    Result,
-    Statistics,
-)
+from .ipc import Collect, Collected, Hello, Message, Ready, Report, Statistics
+from .job_line import JobLine
 
-__all__ = ["RemoteEngine"]
+__all__ = ["RemoteEngine", "text_codec"]
 
 _LANGUAGES = 99  # of a multilingual vocabulary that says nothing else
 _COLLECT_SECONDS = 2.0
+
+
+def text_codec(languages: Sequence[str]) -> Tokenizer:
+    """What streams need of the tokenizer of a model with these languages; none: of an English one."""
+    return get_tokenizer(bool(languages), num_languages=max(_LANGUAGES, len(languages)))
 
 
 class RemoteEngine:
@@ -56,15 +48,11 @@ class RemoteEngine:
         # Asked by the engine's process for the figures of this one; on the event loop. Set by Hub.
         self.figures: Callable[[], Figures] = Figures
         self._channel = channel
-        self._arena = arena
+        self._line = JobLine(channel, arena)
         self._on_lost = on_lost
         # Loaded now: no stream's first prompt should wait for it.
-        self._codec = get_tokenizer(
-            bool(hello.languages), num_languages=max(_LANGUAGES, len(hello.languages))
-        )
+        self._codec = text_codec(hello.languages)
         self._numbers = itertools.count(1)
-        self._jobs: dict[int, Future[DecodeResult]] = {}
-        self._slots: dict[int, int] = {}  # of jobs that are not answered, wanted or not
         self._collecting: dict[int, asyncio.Future[Figures]] = {}
         self._statistics: dict[str, int | float] = {}
         self._closed = False
@@ -84,15 +72,7 @@ class RemoteEngine:
         """
         if self._closed:
             raise EngineClosedError
-        future: Future[DecodeResult] = Future()
-        number = next(self._numbers)
-        self._jobs[number] = future
-        slot = self._arena.put(job.audio)
-        if slot is not None:
-            self._slots[number] = slot
-        future.add_done_callback(partial(self._given_up, number))
-        self._channel.send(Job.of(number, job, slot))
-        return future
+        return self._line.submit(job)
 
     def statistics(self) -> object:
         """What the engine said of itself, at most a moment ago."""
@@ -128,16 +108,10 @@ class RemoteEngine:
         self._end()
         self._channel.close()
 
-    def _given_up(self, number: int, future: Future[DecodeResult]) -> None:
-        if future.cancelled() and self._jobs.pop(number, None) is not None:
-            self._channel.send(Cancel(id=number))
-
     def _take(self, message: Message) -> None:
+        if self._line.take(message):
+            return
         match message:
-            case Result(id=number, result=result):
-                self._answer(number, result)
-            case Failure(id=number, error=name):
-                self._answer(number, None if name is None else RemoteJobError.named(name))
             case Statistics(fields=fields):
                 self._statistics = fields
             case Collect(id=number):
@@ -150,22 +124,6 @@ class RemoteEngine:
             self._end()
             self._on_lost()
 
-    def _answer(self, number: int, answer: DecodeResult | Exception | None) -> None:
-        slot = self._slots.pop(number, None)
-        if slot is not None:
-            self._arena.free(slot)
-        future = self._jobs.pop(number, None)
-        if future is None:
-            return  # given up meanwhile
-        if answer is None:
-            future.cancel()
-        elif not future.set_running_or_notify_cancel():
-            return  # given up at this very moment
-        elif isinstance(answer, DecodeResult):
-            future.set_result(answer)
-        else:
-            future.set_exception(answer)
-
     def _collected(self, number: int, figures: Figures) -> None:
         future = self._collecting.get(number)
         if future is not None and not future.done():
@@ -173,6 +131,5 @@ class RemoteEngine:
 
     def _end(self) -> None:
         self._closed = True
-        waiting, self._jobs = self._jobs, {}
-        for future in waiting.values():
+        for _, future in self._line.end():
             future.cancel()

@@ -24,6 +24,7 @@ from .board import Board
 from .channel import Channel
 from .config import ServerConfig
 from .engine_host import EngineHost
+from .engine_pool import used_by
 from .errors import ConfigError, ServerError
 from .figures import Figures
 from .interfaces import Engine
@@ -263,7 +264,7 @@ class Supervisor:
         own = Figures(
             cpu_seconds=usage.cpu_seconds(), memory_bytes=usage.memory_bytes(), gpu=usage.gpu()
         )
-        figures = sum(self._figures.values(), start=self._past + own)
+        figures = sum(self._figures.values(), start=self._past + own + used_by(self._engine))
         if collection.asker.host is not None:
             answer = Collected(id=collection.number, figures=figures)
             collection.asker.host.channel.send(answer)

@@ -14,6 +14,7 @@ that of ``WhisperBackend``. Used from one thread only; the words of a result are
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -79,7 +80,7 @@ class BatchBackend(Generic[K]):
         beams = self.config.final_beams
         # each beam but the first, which has the slot of its row
         spare = (beams - 1) * searches
-        with torch.inference_mode():
+        with torch.inference_mode(), self._on_device():
             silence = silence_states(model)
             self._encoder = PackedEncoder(model, kernels)
             self._decoder = SlotDecoder(
@@ -107,6 +108,11 @@ class BatchBackend(Generic[K]):
         self._free = list(range(self._slots))
         self._rows: dict[int, BatchRow[K]] = {}  # by slot
         self._encoding: tuple[EncoderRun, list[BatchRow[K]]] | None = None
+
+    def _on_device(self) -> AbstractContextManager[object]:
+        """Kernels, graphs and events go to the current GPU, which each thread has its own of."""
+        device = self.model.device
+        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -138,7 +144,7 @@ class BatchBackend(Generic[K]):
 
     def warm_up(self) -> None:
         """Compiles and captures, so that no user waits for that."""
-        with torch.inference_mode():
+        with torch.inference_mode(), self._on_device():
             self._decoder.warm_up()
         noise = np.random.default_rng(0).normal(0.0, 0.01, 3 * SAMPLE_RATE).astype(np.float32)
         job = DecodeJob(audio=noise, language="en")
@@ -162,11 +168,13 @@ class BatchBackend(Generic[K]):
                 results[number] = outcome()
         return [results[number] for number in range(len(jobs))]
 
-    @torch.inference_mode()
     def admit(self, jobs: Sequence[tuple[K, DecodeJob]]) -> None:
         """Begins to encode the audio of at most ``room`` jobs. Where that fails, none of them was taken."""
-        if not jobs:
-            return
+        if jobs:
+            with torch.inference_mode(), self._on_device():
+                self._admit(jobs)
+
+    def _admit(self, jobs: Sequence[tuple[K, DecodeJob]]) -> None:
         rows: list[BatchRow[K]] = []
         whole = self._whole_at_once
         for (key, job), slot in zip(jobs, self._free[: len(jobs)], strict=True):
@@ -180,9 +188,12 @@ class BatchBackend(Generic[K]):
         self._rows.update((row.slot, row) for row in rows)
         del self._free[: len(rows)]
 
-    @torch.inference_mode()
     def advance(self) -> list[tuple[K, Outcome]]:
         """Runs one decoder pass over the rows that wait for one -> the jobs that are done by then."""
+        with torch.inference_mode(), self._on_device():
+            return self._advance()
+
+    def _advance(self) -> list[tuple[K, Outcome]]:
         passes = self.passes
         if self._encoding is not None and (self._encoding[0].done or not passes.going):
             run, rows = self._encoding

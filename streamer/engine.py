@@ -21,7 +21,7 @@ from .scheduler import JobQueue, QueuedJob
 from .session import StreamSession, TextCodec
 from .vad import SpeechDetector
 
-__all__ = ["EngineStatistics", "EngineThread"]
+__all__ = ["FATAL", "EngineStatistics", "EngineThread"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class EngineStatistics(NamedTuple):
 
 _HURRY = 2  # jobs that wait for each backend, from which on endpoints make do with less
 # PyTorch's name for an error after which every call to the GPU fails (an illegal access, an assertion)
-_FATAL = frozenset({"AcceleratorError"})
+FATAL = frozenset({"AcceleratorError"})
 
 
 class EngineThread:
@@ -195,7 +195,7 @@ class EngineThread:
                 self._busy_seconds += spent / len(self._threads)
             if error is not None:
                 _log.error("decode failed: %s at %s", type(error).__name__, _place(error))
-                if type(error).__name__ in _FATAL:
+                if type(error).__name__ in FATAL:
                     self._give_up([*failed, *suspects], error)
                     self._fail()
                     return

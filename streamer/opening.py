@@ -24,9 +24,18 @@ _MOST_WORKERS = 4  # backends of one model on CPU
 
 
 def open_engine(
-    model: str, *, device: str | None = None, compute_type: str = "auto", threads: int | None = None
+    model: str,
+    *,
+    device: str | None = None,
+    compute_type: str = "auto",
+    threads: int | None = None,
+    number: int = 0,
+    count: int = 1,
 ) -> EngineThread:
     """Loads ``model`` (a name or path), warms it up, and starts its engine.
+
+    ``number``: of this process among ``count`` with an engine each. They share the processors; and the GPUs:
+    without one that is named, each takes the next in turn.
 
     Raises the errors of ``load_model``, each one clear sentence.
     """
@@ -41,10 +50,17 @@ def open_engine(
 
     from ..model.loading import load_model
 
+    if threads is None and count > 1:
+        threads = max(1, torch.get_num_threads() // count)
     if threads is not None:
         torch.set_num_threads(threads)
+    sharing = count
+    if device in (None, "cuda") and torch.cuda.is_available():
+        gpus = torch.cuda.device_count()
+        device = f"cuda:{number % gpus}"
+        sharing = -(-count // gpus)
     whisper = load_model(model, device=device, compute_type=compute_type)
-    return _on_gpu(whisper) if whisper.device.type == "cuda" else _on_cpu(whisper)
+    return _on_gpu(whisper, sharing) if whisper.device.type == "cuda" else _on_cpu(whisper)
 
 
 def _on_cpu(whisper: Whisper) -> EngineThread:
@@ -77,15 +93,16 @@ def _on_cpu(whisper: Whisper) -> EngineThread:
     )
 
 
-def _on_gpu(whisper: Whisper) -> EngineThread:
-    """One backend, in which the jobs of all streams are rows."""
+def _on_gpu(whisper: Whisper, sharing: int) -> EngineThread:
+    """One backend, in which the jobs of all streams are rows. ``sharing``: engines on the same GPU."""
     import torch
 
     from .batch_backend import BatchBackend, fitting_slots
     from .scheduler import QueuedJob
 
+    torch.cuda.set_device(whisper.device)  # of this thread: what tells the GPU's use asks here
     free, _ = torch.cuda.mem_get_info(whisper.device)
-    batch = BatchBackend[QueuedJob](whisper, slots=fitting_slots(whisper, free))
+    batch = BatchBackend[QueuedJob](whisper, slots=fitting_slots(whisper, free // sharing))
     batch.warm_up()
     # the engine's thread waits for the GPU often, and should not wait for other threads after that
     sys.setswitchinterval(_SWITCH_SECONDS)

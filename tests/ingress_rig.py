@@ -1,4 +1,4 @@
-"""A daemon with ingress processes and a scripted engine, for tests and benchmarks. No model, no torch."""
+"""A daemon of several processes with scripted engines, for tests and benchmarks. No model, no torch."""
 
 from __future__ import annotations
 
@@ -12,18 +12,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
-from whisper_stream.server import ingress, wire
+from whisper_stream.server import engine_process, ingress, wire
+from whisper_stream.server.config import ServerConfig
+from whisper_stream.server.engine_pool import EnginePool
+from whisper_stream.server.errors import ConfigError
 from whisper_stream.server.interfaces import Session
+from whisper_stream.server.ipc import Decode
 from whisper_stream.server.main import main
 from whisper_stream.server.remote_engine import RemoteEngine
 from whisper_stream.streamer.config import StreamConfig
+from whisper_stream.streamer.engine import EngineStatistics
+from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 
 from .server_rig import Peer, ScriptedEngine, ScriptedSession
 
+MARK_SAMPLES = 160
+FATAL_MARK = 0.5
+BROKEN = "TEST_BROKEN_ENGINE"
 ROOT = Path(__file__).parent.parent
 COMMAND = (sys.executable, "-m", "tests.ingress_rig", "ingress")
+ENGINE_COMMAND = (sys.executable, "-m", "tests.ingress_rig", "engine")
 
 
 class ScriptedRemote(RemoteEngine):
@@ -31,6 +42,27 @@ class ScriptedRemote(RemoteEngine):
 
     def new_session(self, config: StreamConfig) -> Session:  # type: ignore[override]
         return ScriptedSession(config, 60 * 16_000)
+
+
+class ScriptedPool(EnginePool):
+    """The same, where no ingress process makes the sessions."""
+
+    def new_session(self, config: StreamConfig) -> Session:  # type: ignore[override]
+        return ScriptedSession(config, 60 * 16_000)
+
+
+class MarkedEngine(ScriptedEngine):
+    """Samples at the start of a job tell it to end its process, or to break it; others say who decodes them."""
+
+    def _decode(self, job: DecodeJob) -> DecodeResult:
+        mark = job.audio[:MARK_SAMPLES]
+        if np.allclose(mark, FATAL_MARK, atol=1e-3):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super()._decode(job)
+
+    def statistics(self) -> EngineStatistics:  # type: ignore[override]
+        idle = dict.fromkeys(EngineStatistics._fields, 0)
+        return EngineStatistics(**{**idle, "done": self.jobs})
 
 
 class Running:
@@ -89,10 +121,27 @@ def running(*flags: str, environment: dict[str, str] | None = None) -> Iterator[
 def run(argv: Sequence[str]) -> int:
     match argv[0]:
         case "serve":
-            return main(argv[1:], lambda config: ScriptedEngine(), COMMAND)
+            return main(argv[1:], _open, COMMAND)
         case "ingress":
             return ingress.main(argv[1:], ScriptedRemote)
+        case "engine":
+            if os.environ.get(BROKEN):
+                return engine_process.main(argv[1:], _broken)
+            return engine_process.main(argv[1:], lambda asked: MarkedEngine())
     raise AssertionError(argv)
+
+
+def _open(config: ServerConfig) -> ScriptedEngine | ScriptedPool:
+    if config.engines:
+        return ScriptedPool(config, lambda: os._exit(os.EX_SOFTWARE), ENGINE_COMMAND)
+    return ScriptedEngine()
+
+
+def _broken(asked: Decode) -> ScriptedEngine:
+    """Told by the environment what is wrong."""
+    if os.environ[BROKEN] == "crash":
+        raise ValueError("secret")
+    raise ConfigError(f"no model for engine {asked.number + 1} of {asked.count}")
 
 
 __all__ = ["Peer", "Running", "running"]

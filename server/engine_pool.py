@@ -1,0 +1,293 @@
+"""Several engine processes behind one daemon: the engine as the daemon sees it, whose jobs run in any of them.
+
+A process is full of Python long before a small model fills a GPU; and a GPU error that ends one process
+costs no stream anything while there are others. No torch here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+
+from ..streamer.config import StreamConfig
+from ..streamer.detectors import make_detector
+from ..streamer.engine import EngineStatistics
+from ..streamer.errors import EngineClosedError
+from ..streamer.jobs import DecodeJob, DecodeResult
+from ..streamer.session import StreamSession
+from .arena import Arena
+from .channel import Channel
+from .config import ServerConfig
+from .errors import ConfigError, RemoteJobError, ServerError
+from .figures import Figures
+from .ipc import Broken, Decode, Decoding, Message, Report, Statistics
+from .job_line import JobLine
+from .remote_engine import text_codec
+
+__all__ = ["COMMAND", "EnginePool", "used_by"]
+
+COMMAND = (sys.executable, "-m", "whisper_stream.server.engine_process")  # descriptors follow
+
+_MOST_TRIES = 3  # processes that end while they run a job, until it is given up
+_MOST_FAILURES = (
+    3  # in a row and of one process, while no other is ready, after which all is given up
+)
+_PAUSES = (
+    0.0,
+    1.0,
+    5.0,
+    20.0,
+    60.0,
+)  # seconds before a process is started again, by failures in a row
+_END_SECONDS = 10.0  # that a process may take to end
+_SUMS = ("done", "failed", "audio_seconds")  # statistics that grow
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """One engine process, of which there may have been several."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    channel: Channel
+    line: JobLine
+    ready: bool = False
+    failures: int = 0  # in a row, before it was ready
+    statistics: dict[str, int | float] = field(default_factory=dict)
+    figures: Figures = field(default_factory=Figures)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    job: DecodeJob
+    future: Future[DecodeResult]
+
+
+class EnginePool:
+    """Made before there is an event loop; all methods but ``close`` belong to the one that ``start`` is called in.
+
+    A job goes to the process that has the fewest. Where a process ends, its jobs go to the others, or wait
+    for the next one: nobody is told.
+
+    Args:
+        command: starts an engine process.
+        on_fatal: called when no process can be started any more.
+
+    Raises ConfigError with the sentence of a process that cannot load the model.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        on_fatal: Callable[[], object],
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self._config = config
+        self._command = command
+        self._on_fatal = on_fatal
+        self._waiting: deque[_Waiting] = deque()  # for a process to be ready
+        self._tries: dict[Future[DecodeResult], int] = {}  # of jobs whose process has ended
+        self._sums = dict.fromkeys(_SUMS, 0.0)
+        self._busy_seconds = 0.0
+        self._past = Figures()
+        self._restarts: set[asyncio.Task[None]] = set()
+        self._closed = False
+        # all of them load at the same time
+        self._members = [self._spawn(number) for number in range(config.engines)]
+        try:
+            for member in self._members:
+                self.model_name, self.languages = _first_words(member)
+        except ServerError:
+            self.close()
+            raise
+        # Loaded now: no stream's first prompt should wait for it.
+        self._codec = text_codec(self.languages)
+
+    def start(self) -> None:
+        """Begin to take results, in the running event loop."""
+        for member in self._members:
+            member.ready = True
+            self._listen(member)
+
+    def new_session(self, config: StreamConfig) -> StreamSession:
+        """Raises DetectorError where its detector is missing."""
+        return StreamSession(config, make_detector(config.detector), self._codec)
+
+    def submit(self, job: DecodeJob) -> Future[DecodeResult]:
+        """Send ``job`` to a process. Cancelling the future drops it there, if it has not begun.
+
+        Raises EngineClosedError after ``close``.
+        """
+        if self._closed:
+            raise EngineClosedError
+        future: Future[DecodeResult] = Future()
+        self._place(job, future)
+        return future
+
+    def statistics(self) -> EngineStatistics:
+        """Those of all processes: sums, and the mean of their busy seconds."""
+        told = [member.statistics for member in self._members]
+        return EngineStatistics(
+            queued=len(self._waiting) + int(sum(each.get("queued", 0) for each in told)),
+            running=int(sum(each.get("running", 0) for each in told)),
+            done=int(self._sums["done"]),
+            failed=int(self._sums["failed"]),
+            audio_seconds=self._sums["audio_seconds"],
+            busy_seconds=self._busy_seconds,
+        )
+
+    @property
+    def figures(self) -> Figures:
+        """What the processes use."""
+        return sum((member.figures for member in self._members), start=self._past)
+
+    def close(self) -> None:
+        """Hang up: jobs that are not answered are cancelled, and the processes end."""
+        self._closed = True
+        for restart in self._restarts:
+            restart.cancel()
+        for member in self._members:
+            for _, future in member.line.end():
+                future.cancel()
+            member.channel.close()
+        for waiting in self._waiting:
+            waiting.future.cancel()
+        for member in self._members:
+            _end(member.process)
+
+    # Jobs
+
+    def _place(self, job: DecodeJob, future: Future[DecodeResult]) -> None:
+        ready = [member for member in self._members if member.ready]
+        if ready:
+            min(ready, key=lambda member: member.line.out).line.submit(job, future)
+        else:
+            self._waiting.append(_Waiting(job, future))
+
+    def _place_again(self, job: DecodeJob, future: Future[DecodeResult]) -> None:
+        """A job whose process has ended: it may be what ended it."""
+        if future.done():
+            return
+        if future not in self._tries:
+            future.add_done_callback(lambda done: self._tries.pop(done, None))
+        self._tries[future] = tries = self._tries.get(future, 0) + 1
+        if tries < _MOST_TRIES:
+            self._place(job, future)
+        elif future.set_running_or_notify_cancel():
+            future.set_exception(RemoteJobError.named("EngineEnded"))
+
+    # Processes
+
+    def _spawn(self, number: int) -> _Member:
+        near, far = socket.socketpair()
+        arena = Arena.create()
+        descriptors = [far.fileno(), arena]
+        try:
+            process = subprocess.Popen(
+                [*self._command, *(str(each) for each in descriptors)],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr,  # ours is for the address
+                pass_fds=descriptors,
+                start_new_session=True,  # Ctrl-C in a terminal is for the parent
+            )
+            channel = Channel(near)
+            line = JobLine(channel, Arena(arena), self._dropped)
+            member = _Member(number, process, channel, line)
+        finally:
+            far.close()
+            os.close(arena)
+        channel.send(Decode(number=number, count=self._config.engines, config=self._config))
+        return member
+
+    def _dropped(self, job: DecodeJob, future: Future[DecodeResult]) -> None:
+        """A process said that it can run no job any more: soon it will have ended."""
+        asyncio.get_running_loop().call_soon(self._place_again, job, future)
+
+    def _listen(self, member: _Member) -> None:
+        member.channel.start(partial(self._take, member), partial(self._lost, member))
+
+    def _take(self, member: _Member, message: Message) -> None:
+        if member.line.take(message):
+            return
+        match message:
+            case Statistics(fields=fields):
+                self._count(member, fields)
+            case Report(figures=figures):
+                member.figures = figures
+            case Decoding():
+                logger.info("event=engine_ready number=%d", member.number)
+                member.ready, member.failures = True, 0
+                waiting, self._waiting = self._waiting, deque()
+                for each in waiting:
+                    self._place(each.job, each.future)
+            case Broken(sentence=sentence):
+                logger.error("event=engine_broken number=%d: %s", member.number, sentence)
+
+    def _count(self, member: _Member, fields: dict[str, int | float]) -> None:
+        before, member.statistics = member.statistics, fields
+        for name in _SUMS:
+            self._sums[name] += fields.get(name, 0) - before.get(name, 0)
+        ready = sum(each.ready for each in self._members)
+        spent = fields.get("busy_seconds", 0.0) - before.get("busy_seconds", 0.0)
+        self._busy_seconds += spent / max(1, ready)
+
+    def _lost(self, member: _Member) -> None:
+        if self._closed:
+            return
+        self._past += member.figures.past
+        failures = 0 if member.ready else member.failures + 1
+        member.ready = False
+        logger.error("event=engine_ended number=%d", member.number)
+        for job, future in member.line.end():
+            self._place_again(job, future)
+        if failures >= _MOST_FAILURES and not any(each.ready for each in self._members):
+            logger.critical("no engine process can be started any more; their log says why")
+            self._on_fatal()
+            return
+        restart = asyncio.get_running_loop().create_task(self._restart(member, failures))
+        self._restarts.add(restart)
+        restart.add_done_callback(self._restarts.discard)
+
+    async def _restart(self, old: _Member, failures: int) -> None:
+        await asyncio.to_thread(_end, old.process)
+        await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
+        member = self._spawn(old.number)
+        member.failures = failures
+        self._members[old.number] = member
+        self._listen(member)
+
+
+def used_by(engine: object) -> Figures:
+    """What an engine uses besides this process."""
+    return engine.figures if isinstance(engine, EnginePool) else Figures()
+
+
+def _first_words(member: _Member) -> tuple[str, tuple[str, ...]]:
+    """Wait for a process to load its model -> its name and languages."""
+    match member.channel.first():
+        case Decoding(model=model, languages=languages):
+            return model, languages
+        case Broken(sentence=sentence):
+            raise ConfigError(sentence)
+        case _:
+            raise ServerError("an engine process ended at its start; its log says why")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process whose line is cut, and end it where it does not."""
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

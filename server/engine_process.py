@@ -1,0 +1,98 @@
+"""One engine process: it has a model, and runs the jobs that its parent sends. See ``engine_pool.py``.
+
+Started with the descriptors of its line to the parent and of the arena with the jobs' audio. It ends with
+its parent, and not by signals: streams that are being finished need it to the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+
+from .. import WhisperStreamError
+from . import usage
+from .arena import Arena
+from .channel import Channel
+from .engine_host import EngineHost
+from .figures import Figures
+from .interfaces import Engine
+from .ipc import Broken, Decode, Decoding, Report, Statistics
+from .load_engine import load_engine
+from .logs import configure_logging
+from .memory import settle_memory
+from .status import plain
+from .stream import where
+
+__all__ = ["main"]
+
+_TELL_SECONDS = (
+    0.25  # between two statements of the engine's statistics, and of what the process uses
+)
+
+logger = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str], open_engine: Callable[[Decode], Engine] | None = None) -> int:
+    """Run one engine process; return its exit code.
+
+    Args:
+        argv: the two descriptors: line, arena.
+        open_engine: what brings the model; None loads the one that the parent names.
+    """
+    line, arena = (int(each) for each in argv)
+    channel = Channel(socket.socket(fileno=line))
+    asked = channel.first()
+    if not isinstance(asked, Decode):
+        return 1
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    configure_logging(asked.config.log_level)
+    try:
+        engine = (open_engine or _load)(asked)
+    except WhisperStreamError as error:
+        channel.send(Broken(sentence=str(error)))
+        channel.close()
+        return 2
+    except Exception as error:  # noqa: BLE001 - the process's own boundary: one line, no traceback
+        logger.error("event=engine_failed error=%s at=%s", type(error).__name__, where(error))
+        return 1
+    settle_memory()
+    channel.send(Decoding(model=engine.model_name, languages=tuple(engine.languages)))
+    try:
+        asyncio.run(_serve(channel, Arena(arena), engine))
+    finally:
+        engine.close()
+    return 0
+
+
+def _load(asked: Decode) -> Engine:
+    return load_engine(asked.config, asked.number, asked.count)
+
+
+async def _serve(channel: Channel, arena: Arena, engine: Engine) -> None:
+    """Run jobs until the parent hangs up."""
+    over = asyncio.Event()
+    EngineHost(channel, arena, engine, lambda message: None, on_lost=over.set)
+    while not over.is_set():
+        fields = plain(engine.statistics())
+        numbers = {n: v for n, v in fields.items() if isinstance(v, (int, float))}
+        channel.send(Statistics(fields=numbers))
+        channel.send(Report(id=0, figures=_figures()))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TELL_SECONDS):
+                await over.wait()
+
+
+def _figures() -> Figures:
+    return Figures(
+        cpu_seconds=usage.cpu_seconds(), memory_bytes=usage.memory_bytes(), gpu=usage.gpu()
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
