@@ -167,7 +167,7 @@ def load_updates(path: Path) -> tuple[list[tuple[DecodeJob, float]], dict[int, l
             final=row["final"],
         )
         updates.append((job, max(0.05, after["at"] - row["at"]) if after else CADENCE))
-        scripts[id(job)] = row["text"]
+        scripts[id(job.audio)] = row["text"]
     return updates, scripts
 
 
@@ -185,7 +185,7 @@ def measure(args: Any) -> int:
             config,
             slots=args.slots,
             whole_at_once=args.whole_at_once,
-            script=lambda job: scripts.get(id(job)),
+            script=lambda job: scripts.get(id(job.audio)),
         )
         began = time.perf_counter()
         backend.warm_up()

@@ -179,7 +179,7 @@ class BatchBackend(Generic[K]):
         whole = self._whole_at_once
         for (key, job), slot in zip(jobs, self._free[: len(jobs)], strict=True):
             context = self.config.update_context
-            if job.final and whole > 0:
+            if job.final and not job.hurried and whole > 0:
                 context = self.config.final_context
                 whole -= 1
             rows.append(self._seat(key, job, slot, context))

@@ -17,8 +17,10 @@ from av.audio.resampler import AudioResampler
 from av.container import InputContainer
 from numpy.typing import NDArray
 
+from ..model.damage import Damage
 from .config import SAMPLE_RATE
 from .errors import IngestError
+from .events import StreamWarning
 
 __all__ = ["CONTAINERS", "ContainerIngest"]
 
@@ -62,6 +64,7 @@ class _Pipe:
         self.starved = False  # the decoder waits for data
         self.done = False  # the decoder has ended
         self.error: str | None = None
+        self.damage: Damage | None = None
         self.sound: list[NDArray[np.float32]] = []
         self.count = 0  # samples in it
 
@@ -106,6 +109,7 @@ class ContainerIngest:
         self._pipe = _Pipe()
         self._thread: threading.Thread | None = None
         self._samples_out = 0
+        self._warned = False
 
     @property
     def samples_in(self) -> int:
@@ -124,6 +128,14 @@ class ContainerIngest:
     @property
     def error(self) -> str | None:
         return self._pipe.error
+
+    def take_warning(self) -> StreamWarning | None:
+        """Of the first damage. That bytes end early is none: whoever sends them may stop."""
+        found = self._pipe.damage.report() if self._pipe.damage and not self._warned else None
+        if found is None:
+            return None
+        self._warned = True
+        return StreamWarning(code="damaged_audio", message=f"the {self._name} {found}")
 
     def push(self, data: bytes) -> NDArray[np.float32]:
         """Take bytes and return sound [n], at most about five seconds; ``more`` gives the rest."""
@@ -222,17 +234,20 @@ class ContainerIngest:
         if codec.name not in _CODECS and not codec.name.startswith("pcm_"):
             raise IngestError(f"the codec {codec.name[:32]!r} inside {self._name} is not supported")
         damaged = 0
+        self._pipe.damage = damage = Damage(container)
         for packet in container.demux(stream):
             try:
                 frames = packet.decode()
             except av.FFmpegError:
                 damaged += 1
+                damage.failed()
                 if damaged > 100:
                     raise
                 continue
             for frame in frames:
                 if isinstance(frame, AudioFrame):
                     _check(frame)
+                    damage.frame(frame)
                     yield frame
 
 

@@ -37,7 +37,10 @@ class EngineStatistics(NamedTuple):
     busy_seconds: float
 
 
-_HURRY = 2  # jobs that wait for each backend, from which on endpoints make do with less
+# Under load endpoints make do with less. Backends of one job: so many wait for each of them. Batches, which
+# jobs always wait for: one has waited for so long.
+_HURRY = 2
+_HURRY_SECONDS = 0.1
 # PyTorch's name for an error after which every call to the GPU fails (an illegal access, an assertion)
 FATAL = frozenset({"AcceleratorError"})
 
@@ -111,7 +114,7 @@ class EngineThread:
         with self._condition:
             if self._closed:
                 raise EngineClosedError
-            self._queue.put(job, future)
+            self._queue.put(job, future, self._clock())
             self._condition.notify()
         return future
 
@@ -182,7 +185,7 @@ class EngineThread:
             error: Exception | None = None
             occupied = backend.occupied
             try:
-                backend.admit([(entry, entry.job) for entry in batch])
+                backend.admit(self._hurried(batch))
             except Exception as broken:  # noqa: BLE001 - a job may fail in any way; the engine lives on
                 error, failed = broken, batch
             try:
@@ -207,6 +210,13 @@ class EngineThread:
             for entry, outcome in done:
                 self._finisher.submit(self._finish, entry, outcome)
         self._give_up(suspects, EngineClosedError())
+
+    def _hurried(self, batch: Sequence[QueuedJob]) -> list[tuple[QueuedJob, DecodeJob]]:
+        late = any(self._clock() - entry.asked > _HURRY_SECONDS for entry in batch)
+        return [
+            (entry, replace(entry.job, hurried=True) if late and entry.job.final else entry.job)
+            for entry in batch
+        ]
 
     def _fail(self) -> None:
         with self._condition:

@@ -8,8 +8,10 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
+from ..model.samples import SampleCheck
 from .config import SAMPLE_RATE
 from .errors import IngestError
+from .events import StreamWarning
 
 __all__ = [
     "ENCODINGS",
@@ -44,6 +46,9 @@ class Ingest(Protocol):
     @property
     def error(self) -> str | None:
         """Why nothing can be made of the bytes any more, in one sentence."""
+
+    def take_warning(self) -> StreamWarning | None:
+        """What is wrong with the bytes so far; each thing once. They are made the best of all the same."""
 
     def push(self, data: bytes) -> NDArray[np.float32]: ...
     def more(self) -> NDArray[np.float32]: ...
@@ -115,6 +120,8 @@ class PcmIngest:
         )
         self._samples_in = 0
         self._samples_out = 0
+        self._check = SampleCheck(encoding)
+        self._doubt: str | None = None
 
     @property
     def samples_in(self) -> int:
@@ -139,6 +146,10 @@ class PcmIngest:
     def error(self) -> str | None:
         return None
 
+    def take_warning(self) -> StreamWarning | None:
+        doubt, self._doubt = self._doubt, None
+        return None if doubt is None else StreamWarning(code="encoding", message=doubt)
+
     def more(self) -> NDArray[np.float32]:
         return np.zeros(0, dtype=np.float32)
 
@@ -154,6 +165,7 @@ class PcmIngest:
         if whole == 0:
             return np.zeros(0, dtype=np.float32)
         raw = np.frombuffer(data, dtype=self._dtype, count=whole // self._dtype.itemsize)
+        self._doubt = self._check.look(raw) or self._doubt
         samples = raw.astype(np.float32)
         if self._companded is not None:
             samples = self._companded[raw]

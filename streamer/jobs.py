@@ -37,7 +37,8 @@ class DecodeJob:
     )
     task: Task = "transcribe"
     final: bool = False  # an endpoint: the fallback ladder applies
-    hurried: bool = False  # many others wait: an endpoint makes do with an update's context
+    # Many others wait: an endpoint makes do with an update's context, and in a batch without beams.
+    hurried: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

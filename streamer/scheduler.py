@@ -24,6 +24,7 @@ class QueuedJob:
 
     job: DecodeJob
     future: Future[DecodeResult]
+    asked: float = 0.0  # when, on the engine's clock
 
     @property
     def seconds(self) -> float:
@@ -44,9 +45,9 @@ class JobQueue:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def put(self, job: DecodeJob, future: Future[DecodeResult]) -> None:
+    def put(self, job: DecodeJob, future: Future[DecodeResult], now: float = 0.0) -> None:
         self._number += 1
-        entry = QueuedJob(job, future)
+        entry = QueuedJob(job, future, now)
         place = self._number + entry.seconds * _PLACES_PER_SECOND
         if job.final:
             place -= _ENDPOINT_PLACES

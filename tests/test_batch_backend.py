@@ -158,6 +158,14 @@ def test_endpoints_beyond_what_is_searched_are_decoded_greedily_and_with_their_o
     assert_same(results, [*searched, *greedy, *greedy])
 
 
+def test_an_endpoint_in_a_hurry_is_decoded_as_an_update_is() -> None:
+    job = DecodeJob(audio=clip("en-read-7902-cutter.flac"), language="en", final=True, hurried=True)
+    trimmed = BackendConfig(final_beams=1, final_context="trimmed")
+    batch = BatchBackend[int](model("tiny.en"), slots=1, searches=1)
+    expected = WhisperBackend(model("tiny.en"), trimmed).decode([job])
+    assert_same(batch.decode([job]), expected)
+
+
 def test_a_pass_that_fails_gives_up_every_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that the pass had in hand: nobody may wait for a result that never comes."""
     batch = BatchBackend[str](model("tiny.en"), GREEDY, slots=4)

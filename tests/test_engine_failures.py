@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -179,3 +180,39 @@ def test_a_gpu_that_is_lost_ends_the_engine_and_says_so(caplog: pytest.LogCaptur
         engine.submit(job(9))
     assert "must be started again" in caplog.text
     engine.close()
+
+
+def test_endpoints_are_hurried_once_a_job_has_waited() -> None:
+    now = 0.0
+    backend = Rolls("nothing")
+    hurried: list[list[bool]] = []
+    admit = backend.admit
+
+    def look(jobs: Sequence[tuple[QueuedJob, DecodeJob]]) -> None:
+        if jobs:
+            hurried.append([each.hurried for _, each in jobs])
+        admit(jobs)
+
+    backend.admit = look  # type: ignore[method-assign]
+    engine = EngineThread(
+        [],
+        FakeCodec(),
+        model_name="fake",
+        make_detector=lambda name: LevelDetector(),
+        clock=lambda: now,
+        rolling=[backend],
+    )
+    final = replace(job(2), final=True)
+    futures = [engine.submit(final)]
+    assert backend.begun.wait(WAIT)  # it is held there until the gate is opened
+    futures += [engine.submit(job(3)), engine.submit(final)]
+    now = 1.0
+    futures += [engine.submit(final)]
+    backend.gate.set()
+    assert all(future.result(WAIT) for future in futures)
+    futures = [engine.submit(final)]
+    assert futures[0].result(WAIT)
+    engine.close()
+    # at once; with two that waited, and only the endpoints; at once again
+    assert hurried[0] == [False] and hurried[-1] == [False]
+    assert sorted(sum(hurried[1:-1], [])) == [False, True, True]
