@@ -126,7 +126,7 @@ class Microphone:
         self.notice = notice
         self.name = find_device(input_devices(self._sd), wanted).name
         self.level = -80.0
-        self.damaged_packets = 0
+        self.damage: str | None = None
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yield s16le mono at 16 kHz in pieces of about 100 ms, for ever.

@@ -15,6 +15,8 @@ import numpy as np
 import soxr
 from av.container import InputContainer
 
+from ..model.headers import HeadBytes, Raw
+from ..model.samples import SampleCheck
 from .errors import SourceError
 from .source import CHUNK_SAMPLES, SAMPLE_RATE, AudioSource, reason_of
 
@@ -58,6 +60,7 @@ class PipeSource(AudioSource):
         super().__init__("standard input")
         self._declared = pcm
         self._reader = _Reader(sys.stdin.fileno() if pipe is None else pipe.fileno())
+        self._doubt: str | None = None
 
     def check(self) -> float | None:
         """Nothing can be known before it is read, except that a terminal sends no audio.
@@ -80,8 +83,15 @@ class PipeSource(AudioSource):
         finally:
             self._reader.closed = True
 
+    @property
+    def damage(self) -> str | None:
+        return super().damage or (f"{self.name}: {self._doubt}" if self._doubt else None)
+
     def _pieces_per_turn(self) -> int:
         return 1  # as soon as it is there
+
+    def _file_bytes(self) -> Raw | None:
+        return self._reader.seen
 
     def _check_file(self) -> None:
         pass
@@ -107,19 +117,27 @@ class PipeSource(AudioSource):
     def _raw(self, pcm: PcmFormat) -> Iterator[bytes]:
         resampler = soxr.ResampleStream(pcm.sample_rate, SAMPLE_RATE, 1, dtype="float32")
         frame = np.dtype(_DTYPES[pcm.encoding]).itemsize * pcm.channels
+        check = SampleCheck(pcm.encoding)
         rest = b""
         while data := self._reader.read(_READ_BYTES):
             rest += data
             whole = len(rest) - len(rest) % frame
             samples = np.frombuffer(rest[:whole], _DTYPES[pcm.encoding])
             rest = rest[whole:]
+            self._doubt = self._doubt or check.look(samples)
             if pcm.channels == 1 and pcm.sample_rate == SAMPLE_RATE and pcm.encoding == "s16le":
                 yield samples.tobytes()
                 continue
+            if pcm.encoding == "f32le":  # one that is not a number would silence all that follows
+                samples = np.clip(np.nan_to_num(samples, nan=0.0), -1.0, 1.0)
             mono = samples.reshape(-1, pcm.channels).mean(axis=1, dtype=np.float32)
             scaled = mono if pcm.encoding == "s16le" else mono * np.float32(32_768)
             yield _to_s16(resampler.resample_chunk(scaled))
         yield _to_s16(resampler.resample_chunk(np.zeros(0, np.float32), last=True))
+        if rest and self._doubt is None:
+            self._doubt = (
+                f"ends inside a sample of {frame} bytes: do --encoding and --channels fit?"
+            )
 
 
 class UrlSource(AudioSource):
@@ -141,6 +159,9 @@ class UrlSource(AudioSource):
 
     def _check_file(self) -> None:
         pass
+
+    def _file_bytes(self) -> Raw | None:
+        return None
 
     def _open(self) -> InputContainer:
         try:
@@ -164,6 +185,7 @@ class _Reader:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._head = b""  # read ahead
+        self.seen = HeadBytes()
         self.closed = False
 
     def is_terminal(self) -> bool:
@@ -184,7 +206,9 @@ class _Reader:
         while not self.closed:
             ready, _, _ = select.select([self._descriptor], [], [], _POLL_SECONDS)
             if ready:
-                return os.read(self._descriptor, size)
+                data = os.read(self._descriptor, size)
+                self.seen.add(data)
+                return data
         return b""
 
 

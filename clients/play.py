@@ -127,9 +127,8 @@ class Playback:
             raise problem from None
         finally:
             self._limit = None
-        if damaged := self._track.source.damaged_packets:
-            text = f"{self._track.source.name}: {damaged} damaged packets were left out"
-            screen.renderer.notice(_warning(text))
+        if damage := self._track.source.damage:
+            screen.renderer.notice(_warning(damage))
         if self._source_error is not None:
             raise self._source_error
 

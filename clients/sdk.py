@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -158,6 +159,9 @@ async def transcribe_file(
     Raises:
         SourceError: the file cannot be read as audio.
         StreamError: the stream failed.
+
+    Warns:
+        UserWarning: the file is damaged, or ends before its header says so.
     """
     source = AudioSource(Path(path))
     await asyncio.to_thread(source.check)
@@ -167,6 +171,8 @@ async def transcribe_file(
             collector.add(event)
             if on_event is not None:
                 on_event(event)
+    if source.damage is not None:
+        warnings.warn(source.damage, stacklevel=2)
     return Transcript(segments=collector.complete(), language=collector.language)
 
 

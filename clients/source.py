@@ -18,6 +18,8 @@ from av.audio.resampler import AudioResampler
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 
+from ..model.damage import Damage
+from ..model.headers import FileBytes, Raw
 from .errors import SourceError
 
 __all__ = ["CHUNK_SAMPLES", "SAMPLE_RATE", "AudioSource", "Pacer", "Source", "reason_of"]
@@ -31,26 +33,34 @@ _CHUNKS_PER_TURN = 10  # chunks decoded in one visit to the thread
 class Source(Protocol):
     """Where audio comes from.
 
-    ``name`` is for messages; ``damaged_packets`` counts what the latest pass left out.
+    ``name`` is for messages; ``damage`` says what the latest pass found missing, if anything.
     """
 
     name: str
-    damaged_packets: int
+
+    @property
+    def damage(self) -> str | None: ...
 
     def stream(self) -> AsyncGenerator[bytes, None]:
         """Yield s16le mono at 16 kHz in pieces of about 100 ms; raises SourceError."""
 
 
 class AudioSource:
-    """Any audio file FFmpeg can read, decoded bit by bit to s16le mono at 16 kHz.
-
-    ``damaged_packets`` counts packets of the latest pass that were left out as undecodable.
-    """
+    """Any audio file FFmpeg can read, decoded bit by bit to s16le mono at 16 kHz."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = path
         self.name = str(path)
-        self.damaged_packets = 0
+        self._watch: Damage | None = None
+
+    @property
+    def damage(self) -> str | None:
+        """What is missing in the file as far as the latest pass came, after its name in one sentence.
+
+        Not all damage shows: see :mod:`..model.damage`.
+        """
+        found = self._watch and self._watch.report()
+        return f"{self.name} {found}" if found else None
 
     def check(self) -> float | None:
         """See that the file can be read and holds at least one sample.
@@ -127,13 +137,17 @@ class AudioSource:
             reason = f"is not audio that can be decoded ({reason_of(error)})"
             raise SourceError(f"{self.name}: {reason}") from None
 
+    def _file_bytes(self) -> Raw | None:
+        """The bytes themselves, as far as they can be seen."""
+        return FileBytes(self.path)
+
     def _audio_stream(self, container: InputContainer) -> AudioStream:
         if not container.streams.audio:
             raise SourceError(f"{self.name}: has no audio track; name a file with sound")
         return container.streams.audio[0]
 
     def _frames(self, container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:
-        self.damaged_packets = 0
+        self._watch = watch = Damage(container, self._file_bytes())
         # The empty packet at the end of demux() flushes the decoder.
         packets = container.demux(stream)
         while True:
@@ -142,14 +156,16 @@ class AudioSource:
             except (av.error.FFmpegError, OSError) as error:
                 raise SourceError(f"{self.name}: reading failed: {reason_of(error)}") from None
             if packet is None:
+                watch.end()
                 return
             try:
                 frames = packet.decode()
             except av.error.FFmpegError:
-                self.damaged_packets += 1
+                watch.failed()
                 continue
             for frame in frames:
                 if isinstance(frame, AudioFrame):
+                    watch.frame(frame)
                     yield frame
 
     def _pcm(self) -> Iterator[bytes]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +18,9 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 from numpy.typing import NDArray
 
+from .damage import Damage
 from .errors import AudioError
+from .headers import FileBytes
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +51,6 @@ N_SAMPLES_PER_TOKEN = HOP_LENGTH * 2  # the encoder halves the frame rate
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP_LENGTH  # 100
 TOKENS_PER_SECOND = SAMPLE_RATE // N_SAMPLES_PER_TOKEN  # 50
 
-_log = logging.getLogger(__name__)
 _INT16_SCALE = np.float32(1 / 32768)
 _MIN_RATE, _MAX_RATE = 8_000, 48_000
 _MAX_CHANNELS = 8
@@ -69,6 +70,9 @@ def load_audio(source: str | Path | IO[bytes], sr: int = SAMPLE_RATE) -> NDArray
 
     Raises:
         AudioError: when the file is missing, unreadable, not audio, or holds no sound.
+
+    Warns:
+        UserWarning: parts of the file are damaged, or it ends before its header says so.
     """
     blocks = list(iter_audio(source, sr))
     return np.concatenate(blocks).astype(np.float32) * _INT16_SCALE
@@ -81,6 +85,9 @@ def iter_audio(
 
     Raises:
         AudioError: as :func:`load_audio`; for a file without sound, after its end.
+
+    Warns:
+        UserWarning: as :func:`load_audio`.
     """
     name = _name_of(source)
     _check_readable(source, name)
@@ -88,13 +95,17 @@ def iter_audio(
     with _open(source, name) as container:
         if not container.streams.audio:
             raise AudioError(f"{name} has no audio track: give a file with sound in it.")
-        for block in _resample(_decode(container, container.streams.audio[0]), sr):
+        damage = Damage(container, FileBytes(source))
+        for block in _resample(_decode(container, container.streams.audio[0], damage), sr):
             samples += block.size
             yield block
+        found = damage.report()
     if samples == 0:
         raise AudioError(
             f"{name} holds no sound (zero-length or damaged audio): record or export it again."
         )
+    if found is not None:
+        warnings.warn(f"{name} {found}", stacklevel=2)
 
 
 def _name_of(source: str | Path | IO[bytes]) -> str:
@@ -136,26 +147,28 @@ def _open(source: str | Path | IO[bytes], name: str) -> InputContainer:
         ) from error
 
 
-def _decode(container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:
+def _decode(container: InputContainer, stream: AudioStream, damage: Damage) -> Iterator[AudioFrame]:
     """Yield decoded frames, going on past damaged packets as FFmpeg does."""
-    damaged = 0
     packets = container.demux(stream)
     while True:
         try:
             packet = next(packets, None)
         except av.FFmpegError:  # the container breaks off here: what came before still counts
-            damaged += 1
+            damage.failed()
             packet = None
         if packet is None:
             break
         try:
-            yield from packet.decode()
+            for frame in packet.decode():
+                damage.frame(frame)
+                yield frame
         except av.FFmpegError:
-            damaged += 1
+            damage.failed()
     with suppress(av.FFmpegError, EOFError):
-        yield from stream.codec_context.decode(None)
-    if damaged:
-        _log.warning("audio file: %d damaged parts were skipped", damaged)
+        for frame in stream.codec_context.decode(None):
+            damage.frame(frame)
+            yield frame
+    damage.end()
 
 
 def _resample(frames: Iterator[AudioFrame], sr: int) -> Iterator[NDArray[np.int16]]:

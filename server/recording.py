@@ -288,10 +288,12 @@ class Recording:
     def _feed(self, count: int | None) -> tuple[int, list[Event]]:
         """Hand over ``count`` samples, or as many as there is room for."""
         count = min(self._session.room, self._pending.size) if count is None else count
+        warning = self._ingest.take_warning()
+        events: list[Event] = [] if warning is None else [warning]
         if count <= 0:
-            return 0, []
+            return 0, events
         fed, self._pending = self._pending[:count], self._pending[count:]
-        return count, self._session.feed(fed)
+        return count, events + self._session.feed(fed)
 
     def _end_input(self) -> None:
         self.controls += 1

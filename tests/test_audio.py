@@ -143,7 +143,8 @@ def test_damage_in_the_middle_keeps_the_rest(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2 : len(data) // 2 + 300] = bytes(300)
     path.write_bytes(data)
-    loaded = load_audio(path)
+    with pytest.warns(UserWarning, match=r"a\.flac is damaged near 1\."):
+        loaded = load_audio(path)
     assert 24_000 < loaded.size <= 48_000
     np.testing.assert_array_equal(loaded[:16_000], samples[:16_000].astype(np.float32) / 32768)
 
@@ -151,7 +152,9 @@ def test_damage_in_the_middle_keeps_the_rest(tmp_path: Path) -> None:
 def test_a_cut_file_gives_what_is_there(tmp_path: Path) -> None:
     path = tmp_path / "cut.wav"
     path.write_bytes(JFK.read_bytes()[:100_001])
-    np.testing.assert_allclose(load_audio(path)[:9_000], load_audio(JFK)[:9_000], atol=1e-4)
+    with pytest.warns(UserWarning, match=r"cut\.wav ends after .*; its header says 11\.0 s"):
+        cut = load_audio(path)
+    np.testing.assert_allclose(cut[:9_000], load_audio(JFK)[:9_000], atol=1e-4)
 
 
 def _text(path: Path) -> None:
