@@ -40,7 +40,7 @@ class EngineStatistics(NamedTuple):
 # Under load endpoints make do with less. Backends of one job: so many wait for each of them. Batches, which
 # jobs always wait for: one has waited for so long.
 _HURRY = 2
-_HURRY_SECONDS = 0.1
+_HURRY_SECONDS = 0.05
 # PyTorch's name for an error after which every call to the GPU fails (an illegal access, an assertion)
 FATAL = frozenset({"AcceleratorError"})
 
