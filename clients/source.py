@@ -180,7 +180,12 @@ class AudioSource:
                     resampler = AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
                 # Time stamps may jump in damaged files; samples are counted, not stamped.
                 frame.pts = None
-                yield from _resampled(resampler, frame)
+                try:
+                    yield from _resampled(resampler, frame)
+                except av.error.FFmpegError:  # no rate or layout that there is
+                    resampler = layout = None
+                    if self._watch is not None:
+                        self._watch.failed()
             yield from _resampled(resampler, None)
 
 

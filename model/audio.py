@@ -95,8 +95,11 @@ def iter_audio(
     with _open(source, name) as container:
         if not container.streams.audio:
             raise AudioError(f"{name} has no audio track: give a file with sound in it.")
+        if container.streams.audio[0].codec_context is None:
+            raise AudioError(f"{name} is of a codec that is not known, or is damaged: convert it.")
         damage = Damage(container, FileBytes(source))
-        for block in _resample(_decode(container, container.streams.audio[0], damage), sr):
+        frames = _decode(container, container.streams.audio[0], damage)
+        for block in _resample(frames, sr, damage):
             samples += block.size
             yield block
         found = damage.report()
@@ -171,7 +174,7 @@ def _decode(container: InputContainer, stream: AudioStream, damage: Damage) -> I
     damage.end()
 
 
-def _resample(frames: Iterator[AudioFrame], sr: int) -> Iterator[NDArray[np.int16]]:
+def _resample(frames: Iterator[AudioFrame], sr: int, damage: Damage) -> Iterator[NDArray[np.int16]]:
     """Convert frames to mono int16 blocks. A new format in mid-file starts a new resampler."""
     resampler: AudioResampler | None = None
     layout: tuple[str, str, int] | None = None
@@ -181,7 +184,13 @@ def _resample(frames: Iterator[AudioFrame], sr: int) -> Iterator[NDArray[np.int1
             yield from _drain(resampler)
             resampler = AudioResampler(format="s16", layout="mono", rate=sr)
             layout = now
-        for out in resampler.resample(frame):
+        try:
+            converted = resampler.resample(frame)
+        except av.FFmpegError:  # no rate or layout that there is
+            damage.failed()
+            resampler = None
+            continue
+        for out in converted:
             yield out.to_ndarray()[0]
     yield from _drain(resampler)
 

@@ -76,8 +76,9 @@ class Damage:
             torn = stops_inside_page(self._format, self._raw)
         spare = _EXACT_SECONDS if self._format in EXACT else _USUAL_SECONDS
         short = promised is not None and promised - reached > spare
-        # at the very end it is the cut itself; or what stands behind the sound in an MP3: tags, zeros
-        tail = self._ended and (short or torn or self._format == "mp3")
+        # at the very end it is the cut itself; or what stands behind the sound in an MP3: tags, zeros; or
+        # the frame in which a live stream was stopped
+        tail = short or torn or self._format == "mp3" or not self._ended
         places = [place for place in self._places if not tail or place < reached]
         if places:
             text = f"is damaged near {_listed(places)}; words may be missing there"

@@ -141,7 +141,7 @@ def _wav_promise(raw: Raw) -> float | None:
 
     The sizes 0 and 0xFFFFFFFF, and others that no file has, stand for "unknown".
     """
-    order = "big" if raw.at(0, 4) == b"RIFX" else "little"
+    order: Literal["little", "big"] = "big" if raw.at(0, 4) == b"RIFX" else "little"
     size64, bytes_per_second = 0, 0
     for name, place, size in _chunks(raw, order):
         if name == b"ds64":

@@ -289,3 +289,12 @@ def test_pad_or_trim_equals_the_reference(shape: tuple[int, ...], length: int) -
 
 def test_pad_or_trim_defaults_to_30_seconds() -> None:
     assert pad_or_trim(np.ones(10, np.float32)).shape == (480_000,)
+
+
+def test_a_codec_that_nobody_knows_is_named(tmp_path: Path) -> None:
+    data = bytearray(JFK.read_bytes())
+    data[20:22] = b"\x34\x12"  # the format tag
+    path = tmp_path / "odd.wav"
+    path.write_bytes(data)
+    with pytest.raises(AudioError, match="of a codec that is not known"):
+        load_audio(path)

@@ -168,6 +168,45 @@ def test_damaged_files_never_hang_or_raise(
     assert len(decoded(reader, cut(bytes(data), size))) <= 20 * 60 * 16_000
 
 
+@pytest.mark.parametrize("size", [997, 10_000_000])
+@pytest.mark.parametrize("kind", ["flac", "ogg", "mp4", "aac", "mp3"])
+def test_the_first_damage_is_told_once(files: dict[str, bytes], kind: str, size: int) -> None:
+    data = bytearray(files[kind])
+    for place in (len(data) // 2, len(data) * 3 // 4):
+        data[place : place + 600] = bytes(600)
+    reader = ContainerIngest(kind)
+    told = []
+    for piece in cut(bytes(data), size):
+        reader.push(piece)
+        told.append(reader.take_warning())
+        while reader.has_more:
+            reader.more()
+            told.append(reader.take_warning())
+    reader.finish()
+    told.append(reader.take_warning())
+    reader.close()
+    [warning] = [each for each in told if each is not None]
+    assert warning.code == "damaged_audio"
+    assert warning.message.startswith(f"the {kind} is damaged near 5."), warning.message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_stream_that_ends_is_not_damaged(
+    files: dict[str, bytes], kind: str, share: float
+) -> None:
+    reader = ContainerIngest(kind)
+    for piece in cut(files[kind][: int(len(files[kind]) * share)], 5_000):
+        reader.push(piece)
+        while reader.has_more:
+            reader.more()
+    reader.finish()
+    while reader.has_more:
+        reader.more()
+    assert reader.take_warning() is None
+    reader.close()
+
+
 def test_encodings_of_the_wire_are_those_that_can_be_opened() -> None:
     for encoding in wire.ENCODINGS:
         open_ingest(encoding, 16_000, 1).close()
@@ -191,9 +230,13 @@ def test_a_container_through_the_daemon(files: dict[str, bytes], jfk: Samples) -
             peer.send(wire.Start(encoding="flac"))
             peer.audio(files["flac"][:60_000] + bytes(200) + files["flac"][:100])
             peer.audio(b"\0" * 200_000)
+            peer.audio(files["flac"][100_000:])
             peer.send(wire.Eos())
-            end = peer.rest()[0][-1]
+            messages, _, _ = peer.rest()
+        end = messages[-1]
         assert isinstance(end, wire.Done) and end.duration > 1
+        told = [each for each in messages if isinstance(each, wire.Warning)]
+        assert [each.code for each in told if each.code == "damaged_audio"] == ["damaged_audio"]
         with running.connect() as peer:
             peer.send(wire.Start(encoding="mp4"))
             peer.audio(b"this is no audio" * 5_000)

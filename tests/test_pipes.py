@@ -74,6 +74,53 @@ def test_a_container_is_recognised() -> None:
     assert np.array_equal(heard(SPEECH.read_bytes()), spoken())
 
 
+F32 = PcmFormat(encoding="f32le")
+UNLIKE = "samples do not look like"
+
+
+@pytest.mark.parametrize(
+    ("kind", "pcm", "doubt"),
+    [
+        ("s16", None, None),
+        ("s16", F32, f": {UNLIKE} f32le: is the encoding s16le?"),
+        ("f32", F32, None),
+        ("f32", None, f": {UNLIKE} s16le: is the encoding f32le?"),
+        ("half", None, ": ends inside a sample of 2 bytes: do --encoding and --channels fit?"),
+        ("cut", None, " ends after 4.0 s; its header says 11.0 s: the rest is missing"),
+        ("live", None, None),
+    ],
+)
+def test_what_is_wrong_with_a_pipe_is_said(
+    kind: str, pcm: PcmFormat | None, doubt: str | None
+) -> None:
+    speech = SPEECH.read_bytes()
+    place = speech.index(b"data") + 4
+    samples = spoken()
+    data = {
+        "s16": samples.tobytes(),
+        "f32": (samples / 32_768).astype("<f4").tobytes(),
+        "half": samples.tobytes() + b"x",
+        "cut": speech[: place + 4 + 4 * 4 * 44_100],  # two channels
+        "live": speech[:place] + b"\xff" * 4 + speech[place + 4 :],
+    }[kind]
+    with pipe_of(data, 5_000) as descriptor, open(descriptor, "rb", closefd=False) as pipe:
+        source = PipeSource(pcm, pipe)
+        got = np.frombuffer(b"".join(source.chunks()), "<i2")
+    assert source.damage == (doubt and f"standard input{doubt}")
+    if kind == "live" or (kind, pcm) == ("f32", F32):
+        assert np.array_equal(got, samples)
+
+
+def test_floats_that_are_no_numbers_do_not_silence_the_rest() -> None:
+    """A resampler that was given one would give nothing else from there on."""
+    tone = (0.5 * np.sin(np.arange(44_100) * 0.05)).astype("<f4")
+    broken = tone.copy()
+    broken[[100, 200, 300]] = np.nan, np.inf, -np.inf
+    pcm = PcmFormat(encoding="f32le", sample_rate=44_100)
+    got, want = heard(broken.tobytes(), pcm), heard(tone.tobytes(), pcm)
+    np.testing.assert_array_equal(got[1_000:], want[1_000:])
+
+
 @pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
 def test_declared_samples_are_converted(rate: int) -> None:
     """Stereo floats of a tone, against the tone computed at 16 kHz."""

@@ -438,3 +438,24 @@ def test_nonsense_is_refused_before_a_model_is_fetched(
     assert main(["transcribe", *arguments]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "models").exists()
+
+
+def test_a_cut_file_is_transcribed_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard: list[int] = []
+
+    def transcribe(model: str, samples: Any, **options: Any) -> dict[str, Any]:
+        heard.append(len(samples))
+        return {"text": "", "segments": [], "language": "en"}
+
+    monkeypatch.setattr(loading, "load_model", lambda *_, **__: "model")
+    monkeypatch.setattr(warmup, "warm_up", lambda model, on_slow: None)
+    monkeypatch.setattr(transcription, "transcribe", transcribe)
+    cut = tmp_path / "cut.wav"
+    cut.write_bytes(JFK.read_bytes()[: -8 * 4 * 44_100])
+    assert main(["transcribe", str(cut), str(JFK), "-o", str(tmp_path), "--model", "tiny.en"]) == 0
+    assert heard == [3 * 16_000, 11 * 16_000]
+    said = f"{cut} ends after 3.0 s; its header says 11.0 s: the rest is missing"
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "==>" not in line] == [f"whisper-stream: warning: {said}"]
