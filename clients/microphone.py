@@ -126,6 +126,7 @@ class Microphone:
         self.notice = notice
         self.name = find_device(input_devices(self._sd), wanted).name
         self.level = -80.0
+        self.doubt: str | None = None
         self.damage: str | None = None
 
     async def stream(self) -> AsyncGenerator[bytes, None]:

@@ -60,7 +60,6 @@ class PipeSource(AudioSource):
         super().__init__("standard input")
         self._declared = pcm
         self._reader = _Reader(sys.stdin.fileno() if pipe is None else pipe.fileno())
-        self._doubt: str | None = None
 
     def check(self) -> float | None:
         """Nothing can be known before it is read, except that a terminal sends no audio.
@@ -82,10 +81,6 @@ class PipeSource(AudioSource):
                 yield chunk
         finally:
             self._reader.closed = True
-
-    @property
-    def damage(self) -> str | None:
-        return super().damage or (f"{self.name}: {self._doubt}" if self._doubt else None)
 
     def _pieces_per_turn(self) -> int:
         return 1  # as soon as it is there
@@ -124,20 +119,20 @@ class PipeSource(AudioSource):
             whole = len(rest) - len(rest) % frame
             samples = np.frombuffer(rest[:whole], _DTYPES[pcm.encoding])
             rest = rest[whole:]
-            self._doubt = self._doubt or check.look(samples)
             if pcm.channels == 1 and pcm.sample_rate == SAMPLE_RATE and pcm.encoding == "s16le":
-                yield samples.tobytes()
+                yield samples.tobytes()  # the server looks at these itself
                 continue
+            if doubt := check.look(samples):
+                self.doubt = f"{self.name}: {doubt}"
             if pcm.encoding == "f32le":  # one that is not a number would silence all that follows
                 samples = np.clip(np.nan_to_num(samples, nan=0.0), -1.0, 1.0)
             mono = samples.reshape(-1, pcm.channels).mean(axis=1, dtype=np.float32)
             scaled = mono if pcm.encoding == "s16le" else mono * np.float32(32_768)
             yield _to_s16(resampler.resample_chunk(scaled))
         yield _to_s16(resampler.resample_chunk(np.zeros(0, np.float32), last=True))
-        if rest and self._doubt is None:
-            self._doubt = (
-                f"ends inside a sample of {frame} bytes: do --encoding and --channels fit?"
-            )
+        if rest and self.doubt is None:
+            fits = "do --encoding and --channels fit?"
+            self.doubt = f"{self.name} ends inside a sample of {frame} bytes: {fits}"
 
 
 class UrlSource(AudioSource):

@@ -65,6 +65,7 @@ class Playback:
         self._transcript = Transcript()
         self._limit: asyncio.Timeout | None = None  # set while messages are received
         self._source_error: SourceError | None = None
+        self._doubted = False
         self._sent_all = False  # the whole recording went out
         self._saved = -_SAVE_SECONDS
         self.failed = False
@@ -127,6 +128,7 @@ class Playback:
             raise problem from None
         finally:
             self._limit = None
+        self._doubt(screen)
         if damage := self._track.source.damage:
             screen.renderer.notice(_warning(damage))
         if self._source_error is not None:
@@ -141,6 +143,7 @@ class Playback:
                 async with aclosing(self._track.source.stream()) as chunks:
                     while (chunk := await self._next(chunks)) is not None:
                         sent += len(chunk) // 2
+                        self._doubt(self.screen)
                         if await self._stopped_within(pacer.delay(sent)):
                             break
                         if self._track.timeline is not None:
@@ -151,6 +154,13 @@ class Playback:
             except SourceError as error:
                 self._source_error = error  # after the words of what could be read
             await stream.eos()
+
+    def _doubt(self, screen: Screen | None) -> None:
+        """Say it at once: a pipe may never end."""
+        doubt = self._track.source.doubt
+        if doubt is not None and screen is not None and not self._doubted:
+            self._doubted = True
+            screen.renderer.notice(_warning(doubt))
 
     async def _next(self, chunks: AsyncGenerator[bytes, None]) -> bytes | None:
         """The next piece; None at the end, or once nothing more shall be sent."""

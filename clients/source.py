@@ -33,10 +33,12 @@ _CHUNKS_PER_TURN = 10  # chunks decoded in one visit to the thread
 class Source(Protocol):
     """Where audio comes from.
 
-    ``name`` is for messages; ``damage`` says what the latest pass found missing, if anything.
+    ``name`` is for messages; ``doubt`` says, while audio comes, that it can hardly be what it was said to be;
+    ``damage`` what the latest pass found missing.
     """
 
     name: str
+    doubt: str | None
 
     @property
     def damage(self) -> str | None: ...
@@ -51,6 +53,7 @@ class AudioSource:
     def __init__(self, path: Path | str) -> None:
         self.path = path
         self.name = str(path)
+        self.doubt: str | None = None
         self._watch: Damage | None = None
 
     @property

@@ -75,6 +75,7 @@ def test_a_container_is_recognised() -> None:
 
 
 F32 = PcmFormat(encoding="f32le")
+TELEPHONE = PcmFormat(sample_rate=8_000)
 UNLIKE = "samples do not look like"
 
 
@@ -82,11 +83,20 @@ UNLIKE = "samples do not look like"
     ("kind", "pcm", "doubt"),
     [
         ("s16", None, None),
-        ("s16", F32, f": {UNLIKE} f32le: is the encoding s16le?"),
+        ("s16", F32, f"standard input: {UNLIKE} f32le: is the encoding s16le?"),
         ("f32", F32, None),
-        ("f32", None, f": {UNLIKE} s16le: is the encoding f32le?"),
-        ("half", None, ": ends inside a sample of 2 bytes: do --encoding and --channels fit?"),
-        ("cut", None, " ends after 4.0 s; its header says 11.0 s: the rest is missing"),
+        ("f32", None, None),  # which the server will say
+        ("f32", TELEPHONE, f"standard input: {UNLIKE} s16le: is the encoding f32le?"),
+        (
+            "half",
+            None,
+            "standard input ends inside a sample of 2 bytes: do --encoding and --channels fit?",
+        ),
+        (
+            "cut",
+            None,
+            "standard input ends after 4.0 s; its header says 11.0 s: the rest is missing",
+        ),
         ("live", None, None),
     ],
 )
@@ -106,7 +116,8 @@ def test_what_is_wrong_with_a_pipe_is_said(
     with pipe_of(data, 5_000) as descriptor, open(descriptor, "rb", closefd=False) as pipe:
         source = PipeSource(pcm, pipe)
         got = np.frombuffer(b"".join(source.chunks()), "<i2")
-    assert source.damage == (doubt and f"standard input{doubt}")
+    assert (source.damage if kind == "cut" else source.doubt) == doubt
+    assert source.damage is None or source.doubt is None
     if kind == "live" or (kind, pcm) == ("f32", F32):
         assert np.array_equal(got, samples)
 
@@ -197,3 +208,21 @@ def test_ffmpeg_pipes_into_standard_input(tmp_path: Path) -> None:
     check_times(cues)
     assert errors_in(" ".join(text for *_, text in cues)).wer <= 0.1
     assert errors_in(" ".join(re.findall(r"\] (.*)", done.stdout))).wer <= 0.1
+
+
+def test_the_command_doubts_an_endless_pipe_at_once() -> None:
+    """One line, before the pipe has ended; then the captions of whatever it is."""
+    samples = np.tile(spoken(), 2)
+    caption = [sys.executable, "-m", "whisper_stream.clients", "-", "--encoding", "f32le"]
+    with subprocess.Popen(
+        caption, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as run:
+        assert run.stdin is not None and run.stderr is not None
+        run.stdin.write(samples.tobytes())
+        run.stdin.flush()
+        doubt = "standard input: samples do not look like f32le: is the encoding s16le?"
+        line = f"whisper-stream: warning: {doubt}\n".encode()
+        assert line in iter(run.stderr.readline, b"")
+        run.stdin.close()
+        assert b"do not look" not in run.stderr.read()
+        assert run.wait() == 0

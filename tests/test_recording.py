@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytest import raises
 from whisper_stream.server.errors import JournalError
 from whisper_stream.server.recording import Command, Job, Recording, decode_command, encode_command
 from whisper_stream.streamer.config import StreamConfig
-from whisper_stream.streamer.events import Commit, Done, Event
+from whisper_stream.streamer.events import Commit, Done, Event, StreamWarning
 from whisper_stream.streamer.ingest import PcmIngest
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 
@@ -177,3 +178,14 @@ def test_a_journal_that_does_not_fit_is_refused() -> None:
     for body in (b"", b"\xc1", b"\x80", encode_command(Job(samples=5, now=0.0))[:-3]):
         with raises(JournalError, match="no command"):
             decode_command(body)
+
+
+def test_a_doubt_about_the_encoding_is_told_once_whoever_dies() -> None:
+    floats = np.random.default_rng(0).normal(0, 0.1, 64_000).astype("<f4")
+    rig = Rig(floats.tobytes(), FakeDecoder())
+    for _ in range(4):
+        rig.run("push", 60_000)
+        rig._settle()
+        rig.kill()
+    told = [event for event in rig.events if isinstance(event, StreamWarning)]
+    assert [event.code for event in told] == ["encoding"]
