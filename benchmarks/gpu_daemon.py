@@ -7,7 +7,9 @@ A model whose weights are on this machine (a path, or installed) is run as it is
 understood. Of any other published model the weights are random: all its work is done, and a word for every
 third of a second is said instead of what it found. Players run on the same machine. ``within`` is the share of updates
 that were answered within half a second of being asked for; ``turnaround`` is read off the daemon's histogram,
-so that within a bucket (0.1, 0.25, 0.5, 1 s) it is interpolated. Prints a line a run and, last, one JSON object.
+so that within a bucket (0.1, 0.25, 0.5, 1 s) it is interpolated. ``cpu`` is the processors' time a second of each
+kind of process, the busiest of its kind first; ``memory`` the host's and the GPU's, in MiB, at five moments of the
+run. Prints a line a run and, last, one JSON object.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ingress import ROOT, measure
@@ -45,6 +48,7 @@ WORD_SECONDS = 0.33
 ENGINE_COMMAND = (sys.executable, __file__, "engine")
 HISTOGRAM = "whisper_stream_decode_seconds_bucket"
 GOAL = 0.5  # seconds
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 # The engine
@@ -135,7 +139,7 @@ def run_engine(flags: Sequence[str]) -> int:
 
 
 @asynccontextmanager
-async def daemon(options: argparse.Namespace) -> AsyncIterator[str]:
+async def daemon(options: argparse.Namespace) -> AsyncIterator[tuple[str, int]]:
     command = [sys.executable, __file__, "daemon", "--model", options.model, "--port", "0"]
     command += ["--announce", "--log-level", "error", "--max-load", "0", "--max-streams", "100000"]
     command += ["--ingress", str(options.ingress), "--engines", str(options.engines)]
@@ -145,18 +149,29 @@ async def daemon(options: argparse.Namespace) -> AsyncIterator[str]:
     )
     try:
         assert process.stdout is not None
-        yield json.loads(await process.stdout.readline())["url"]
+        yield json.loads(await process.stdout.readline())["url"], process.pid
     finally:
         process.terminate()
         await process.wait()
 
 
-async def row_of(options: argparse.Namespace, url: str, streams: int) -> dict[str, Any]:
-    before = await asyncio.to_thread(read_histogram, url)
+async def row_of(options: argparse.Namespace, url: str, pid: int, streams: int) -> dict[str, Any]:
+    before, used = await asyncio.to_thread(read_histogram, url), cpu_times(pid)
+    memory: list[tuple[float, float]] = []
+    watching = asyncio.create_task(watch_memory(url, memory))
     began = time.monotonic()
     row = await measure(options, url, streams, count_errors)
     spent = time.monotonic() - began
+    watching.cancel()
     after = await asyncio.to_thread(read_histogram, url)
+    row["cpu"] = {
+        kind: sorted(
+            (round((seconds - used.get(kind, {}).get(one, 0.0)) / spent, 2))
+            for one, seconds in processes.items()
+        )[::-1]
+        for kind, processes in cpu_times(pid).items()
+    }
+    row["memory"] = [memory[at * (len(memory) - 1) // 4] for at in range(5)] if memory else []
     counts = [(bound, count - before.get(bound, 0)) for bound, count in after.items()]
     total = counts[-1][1]
     within = next(count for bound, count in counts if bound >= GOAL)
@@ -166,11 +181,38 @@ async def row_of(options: argparse.Namespace, url: str, streams: int) -> dict[st
     return row
 
 
+def cpu_times(daemon: int) -> dict[str, dict[int, float]]:
+    """Processor seconds so far of the daemon's processes, by kind and number."""
+    kinds: dict[str, dict[int, float]] = {}
+    children = Path(f"/proc/{daemon}/task/{daemon}/children").read_text().split()
+    for pid in (daemon, *map(int, children)):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        kind = "ingress" if b"ingress" in command.split(b"\0")[2] else "engine"
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        ticks = int(fields[11]) + int(fields[12])
+        kinds.setdefault("daemon" if pid == daemon else kind, {})[pid] = ticks / TICKS
+    return kinds
+
+
+async def watch_memory(url: str, seen: list[tuple[float, float]]) -> None:
+    while True:
+        health = await asyncio.to_thread(read, url, "/healthz")
+        told = json.loads(health)
+        gpu = told.get("gpu", {}).get("reserved_bytes", 0)
+        seen.append((round(told["memory_bytes"] / 2**20), round(gpu / 2**20)))
+        await asyncio.sleep(1.0)
+
+
+def read(url: str, path: str) -> str:
+    address = "http" + url.removeprefix("ws").rsplit("/v1", 1)[0] + path
+    with urllib.request.urlopen(address, timeout=20) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
 def read_histogram(url: str) -> dict[float, int]:
     """Updates that were answered within so many seconds."""
-    address = "http" + url.removeprefix("ws").rsplit("/v1", 1)[0] + "/metrics"
-    with urllib.request.urlopen(address, timeout=20) as answer:
-        lines = answer.read().decode().splitlines()
+    lines = read(url, "/metrics").splitlines()
     found = (line.split('"') for line in lines if line.startswith(HISTOGRAM))
     return {float(parts[1]): int(parts[2].split()[-1]) for parts in found}
 
@@ -190,11 +232,11 @@ def quantile(counts: Sequence[tuple[float, int]], share: float) -> float:
 async def run(options: argparse.Namespace) -> dict[str, Any]:
     rows = []
     began = time.monotonic()
-    async with daemon(options) as url:
+    async with daemon(options) as (url, pid):
         ready = round(time.monotonic() - began, 1)
         for streams in options.streams:
             setup = {name: getattr(options, name) for name in ("model", "engines", "ingress")}
-            row = {**setup, **await row_of(options, url, streams), "ready_s": ready}
+            row = {**setup, **await row_of(options, url, pid, streams), "ready_s": ready}
             rows.append(row)
             print(json.dumps(row), flush=True)
     return {"benchmark": "gpu_daemon", "cores": os.cpu_count(), "rows": rows}

@@ -2,7 +2,7 @@
 
 Nothing is padded but for the convolutions: the matrix products see all positions as one long sequence,
 and attention knows where each window begins. Letters: B windows, P positions of all of them, S of the
-longest, D state, H heads, d = D / H.
+longest, D state, H heads, d = D / H; B' and S' are those of a batch that is padded for the convolutions.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .audio import N_SAMPLES_PER_TOKEN
+from .audio import N_SAMPLES, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
 from .layers import EncoderBlock
 from .mel import log_mel_spectrogram
+from .slot_caches import send
 from .slot_kernels import SlotKernels, make_kernels
 from .whisper import Whisper
 
@@ -30,6 +31,10 @@ _Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 # cuDNN makes a plan for every shape it meets, which is worth its time for many windows of one length
 _PLANNED = 8
+_ROWS, _SAMPLES = (
+    8,
+    2 * SAMPLE_RATE,
+)  # the steps of a batch's shape, for spectrograms and convolutions
 # the fastest first; each takes over where the one before cannot
 _DENSE = [
     SDPBackend.CUDNN_ATTENTION,
@@ -86,21 +91,21 @@ class PackedEncoder:
 
     def start(self, windows: Sequence[NDArray[np.float32]], lengths: Sequence[int]) -> EncoderRun:
         """The same, to be done in steps."""
-        longest = max(lengths)
-        padded = torch.empty(
-            (len(windows), longest), pin_memory=self._device.type == "cuda"
-        )  # [B, samples]
+        cuda = self._device.type == "cuda"
+        shape = len(windows), max(lengths)
+        padded = torch.empty(_round(*shape) if cuda else shape, pin_memory=cuda)  # [B', samples]
         samples = padded.numpy()
         for row, window in enumerate(windows):
             samples[row, : len(window)] = window
             samples[row, len(window) :] = 0.0
+        samples[len(windows) :] = 0.0
         mel = log_mel_spectrogram(
             padded.to(self._device, non_blocking=True), self._mels
-        )  # [B, n_mels, frames]
+        )  # [B', n_mels, frames]
         return self._run(mel.to(self._dtype), [one // N_SAMPLES_PER_TOKEN for one in lengths])
 
     def encode(self, mel: Tensor, positions: Sequence[int]) -> Tensor:
-        """``mel`` [B, n_mels, frames], of which the first ``2 * positions`` of each row count -> [P, D]"""
+        """``mel`` [B', n_mels, frames], of whose first B rows the first ``2 * positions`` count -> [P, D]"""
         return self._run(mel, positions).finish()
 
     def _run(self, mel: Tensor, positions: Sequence[int]) -> EncoderRun:
@@ -108,14 +113,15 @@ class PackedEncoder:
 
     def _layers(self, mel: Tensor, positions: Sequence[int]) -> Iterator[Tensor]:
         """What the convolutions and then each layer give; the last one is the result."""
-        x = self._convolve(mel, positions)  # [B, S, D]
-        same = len(set(positions)) == 1
-        shape = x.shape[:2]
+        x = self._convolve(mel, positions)  # [B', S', D]
+        longest = x.shape[1]
+        padded = sum(positions) < x.shape[0] * longest
         x = x.reshape(-1, x.shape[-1])
-        if not same:
-            x = x[self._packing(positions, shape[1])]
-        dense = same and (not self._packs or shape[0] >= _PLANNED)
-        attend = self._dense(*shape) if dense else self._varied(positions)
+        if padded:
+            x = x[self._packing(positions, longest)]
+        same = len(set(positions)) == 1
+        dense = same and (not self._packs or len(positions) >= _PLANNED)
+        attend = self._dense(len(positions), positions[0]) if dense else self._varied(positions)
         kernels = self._kernels
         normed = kernels.add_norm(x, None, self._blocks[0].attn_ln)
         yield normed
@@ -132,10 +138,12 @@ class PackedEncoder:
     def _convolve(self, mel: Tensor, positions: Sequence[int]) -> Tensor:
         """As if every row were alone: beyond its end a convolution sees zeros."""
         encoder = self._encoder
-        frames = 2 * torch.tensor(positions)
-        if len(set(positions)) > 1:
-            inside = torch.arange(mel.shape[-1]) < frames[:, None]  # [B, frames]
-            mask = inside[:, None].to(mel.device, non_blocking=True)
+        if 2 * sum(positions) < mel.shape[0] * mel.shape[-1]:
+            ends = np.zeros(mel.shape[0], np.int32)
+            ends[: len(positions)] = positions
+            frames = 2 * send(ends, mel.device)
+            inside = torch.arange(mel.shape[-1], device=mel.device) < frames[:, None]
+            mask = inside[:, None]  # [B', 1, frames]
             x = F.gelu(encoder.conv1(mel * mask)) * mask
         else:
             x = F.gelu(encoder.conv1(mel))
@@ -143,12 +151,9 @@ class PackedEncoder:
         return (x + encoder.positional_embedding[: x.shape[1]]).to(self._dtype).contiguous()
 
     def _packing(self, positions: Sequence[int], longest: int) -> Tensor:
-        """Where the positions that count lie among all [B * S]."""
+        """Where the positions that count lie among all [B' * S']."""
         rows = [row * longest + np.arange(count) for row, count in enumerate(positions)]
-        index = torch.from_numpy(np.concatenate(rows))
-        if self._device.type == "cuda":
-            index = index.pin_memory()
-        return index.to(self._device, non_blocking=True)
+        return send(np.concatenate(rows).astype(np.int32), self._device)
 
     def _dense(self, rows: int, length: int) -> _Attend:
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -184,9 +189,13 @@ def _has_flash(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
+def _round(rows: int, samples: int) -> tuple[int, int]:
+    """A little more: cuFFT and cuDNN make a plan for every shape that they have not met."""
+    return rows + -rows % _ROWS, min(N_SAMPLES, samples + -samples % _SAMPLES)
+
+
 def _flash(positions: Sequence[int], device: torch.device) -> _Attend:
-    bounds = torch.tensor(np.cumsum([0, *positions]), dtype=torch.int32)
-    bounds = bounds.pin_memory().to(device, non_blocking=True)
+    bounds = send(np.cumsum([0, *positions]).astype(np.int32), device)
     longest = max(positions)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -51,6 +51,9 @@ _ALIGNED_AT_ONCE = 16  # rows that are done wait for as many, unless nothing els
 _WAVE_WORK = 4e13  # floating-point operations encoded at once
 _SLICE_WORK = 2e12  # and of them, between two decoder passes of many rows
 _FEW = 64  # rows; fewer can wait longer
+# Decoder passes between two waves so small that they are encoded at once: each costs the host as much as a few
+# passes, for which those that are being decoded would wait.
+_BETWEEN = 4
 
 
 class BatchBackend(Generic[K]):
@@ -108,6 +111,7 @@ class BatchBackend(Generic[K]):
         self._free = list(range(self._slots))
         self._rows: dict[int, BatchRow[K]] = {}  # by slot
         self._encoding: tuple[EncoderRun, list[BatchRow[K]]] | None = None
+        self._rest = 0  # passes until the next wave
 
     def _on_device(self) -> AbstractContextManager[object]:
         """Kernels, graphs and events go to the current GPU, which each thread has its own of."""
@@ -128,8 +132,10 @@ class BatchBackend(Generic[K]):
 
     @property
     def room(self) -> int:
-        """Jobs that ``admit`` takes now: none while others are being encoded."""
-        return len(self._free) if self._encoding is None else 0
+        """Jobs that ``admit`` takes now: none while others are being encoded, or have only just been."""
+        if self._encoding is not None or (self._rest > 0 and self.passes.going):
+            return 0
+        return len(self._free)
 
     @property
     def wave_seconds(self) -> float:
@@ -201,6 +207,10 @@ class BatchBackend(Generic[K]):
             self._decoder.caches.enter(run.finish(), windows)
             passes.new += rows
             self._encoding = None
+            work = run.positions * self._layer_work * self.model.dims.n_audio_layer
+            self._rest = _BETWEEN if work < _SLICE_WORK else 0
+        else:
+            self._rest -= 1
         passes.advance()
         if not passes.done or (passes.going and len(passes.done) < _ALIGNED_AT_ONCE):
             return []

@@ -166,6 +166,19 @@ def test_an_endpoint_in_a_hurry_is_decoded_as_an_update_is() -> None:
     assert_same(batch.decode([job]), expected)
 
 
+def test_small_waves_leave_room_for_passes_between_them() -> None:
+    audio = clip("en-speech-jfk.wav")
+    batch = BatchBackend[str](model("tiny.en"), GREEDY, slots=4)
+    batch.admit([("long", DecodeJob(audio=audio[: 8 * SECOND], language="en"))])
+    rooms = []
+    while not batch.idle:
+        rooms.append(batch.room)
+        batch.advance()
+    # while it is encoded, and four passes long; then others may come, who need not wait for its end
+    assert rooms[:5] == [0] * 5 and set(rooms[5:]) == {3}
+    assert batch.room == 4
+
+
 def test_a_pass_that_fails_gives_up_every_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that the pass had in hand: nobody may wait for a result that never comes."""
     batch = BatchBackend[str](model("tiny.en"), GREEDY, slots=4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from whisper_stream.model.beam_row import BeamRow
 from whisper_stream.model.decoders import BeamSearchDecoder
 from whisper_stream.model.greedy_row import GreedyRow
 from whisper_stream.model.mel import log_mel_spectrogram
-from whisper_stream.model.packed_encoder import PackedEncoder
+from whisper_stream.model.packed_encoder import PackedEncoder, _round
 from whisper_stream.model.ranking import MaximumLikelihoodRanker
 from whisper_stream.model.slot_decoder import Feed, SlotDecoder
 from whisper_stream.model.whisper import Whisper
@@ -37,6 +38,37 @@ def test_packed_windows_are_encoded_as_each_alone(
             torch.testing.assert_close(packed[at : at + len(alone)], alone, rtol=1e-4, atol=1e-4)
             at += len(alone)
     assert at == len(packed)
+
+
+def test_rows_and_frames_that_only_fill_a_batch_change_nothing(
+    tiny_en: Whisper, jfk: NDArray[np.float32]
+) -> None:
+    """As on a GPU, where batches have few shapes."""
+    windows, lengths = [jfk[:48_000], jfk[16_000:100_000]], [64_000, 112_000]
+    positions = [length // 320 for length in lengths]
+    with torch.inference_mode():
+        encoder = PackedEncoder(tiny_en)
+        samples = np.zeros((8, 128_000), np.float32)
+        for row, window in enumerate(windows):
+            samples[row, : len(window)] = window
+        padded = encoder.encode(log_mel_spectrogram(samples), positions)
+        torch.testing.assert_close(padded, encoder(windows, lengths), rtol=1e-4, atol=1e-4)
+        one = encoder.encode(log_mel_spectrogram(samples), positions[:1])
+        torch.testing.assert_close(one, encoder(windows[:1], lengths[:1]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "samples", "padded"),
+    [
+        (1, 320, (8, 32_000)),
+        (8, 32_000, (8, 32_000)),
+        (9, 32_320, (16, 64_000)),
+        (64, 479_680, (64, 480_000)),
+        (65, 480_000, (72, 480_000)),
+    ],
+)
+def test_batches_on_a_gpu_have_few_shapes(rows: int, samples: int, padded: tuple[int, int]) -> None:
+    assert _round(rows, samples) == padded
 
 
 def test_an_encoder_run_may_be_taken_in_steps(tiny_en: Whisper, jfk: NDArray[np.float32]) -> None:
