@@ -242,5 +242,5 @@ def test_a_container_through_the_daemon(files: dict[str, bytes], jfk: Samples) -
             peer.audio(b"this is no audio" * 5_000)
             peer.send(wire.Eos())
             messages, code, _ = peer.rest()
-        told = [m for m in messages if isinstance(m, wire.Error)]
-        assert [(m.code, m.fatal) for m in told] == [("bad_audio", False)] and code == 1000
+        failed = [m for m in messages if isinstance(m, wire.Error)]
+        assert [(m.code, m.fatal) for m in failed] == [("bad_audio", False)] and code == 1000
