@@ -1,4 +1,4 @@
-"""The line between an ingress process and the engine's: messages, each a length and a msgpack map.
+"""The line between two processes of a daemon: messages, each a length and a msgpack map.
 
 Read in an event loop, and written from any thread without waiting. Threads of its own would be simpler,
 but beside a busy event loop Python lets another thread in only every five milliseconds: too seldom for
