@@ -21,6 +21,10 @@ from .test_ingress import get, gone, metric, opened, until, words
 
 AUDIO = speech(3.2, seed=5)
 STEP_BYTES = 2 * 8_000  # of audio that the scripted session has decoded at once
+JFK = (
+    "and so my fellow americans ask not what your country can do for you "
+    "ask what you can do for your country"
+)
 FATAL = np.full(8_000, FATAL_MARK * 32_768, "<i2").tobytes()
 
 
@@ -136,6 +140,37 @@ def test_an_engine_that_cannot_start_ends_the_daemon_with_a_sentence(
     assert done.returncode == code
     assert f"whisper-stream: error: {told}\n" in done.stderr
     assert "Traceback" not in done.stderr and "secret" not in done.stderr
+
+
+def test_real_speech_is_understood_though_an_engine_is_killed() -> None:
+    """Real weights, the real command; the words are those of the recording's published text."""
+    command = [sys.executable, "-m", "whisper_stream.clients"]
+    serve = [*command, "serve", "--model", "tiny.en", "--engines", "2", "--port", "0", "--announce"]
+    with subprocess.Popen(
+        serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as one:
+        try:
+            assert one.stdout is not None
+            url = json.loads(one.stdout.readline())["url"]
+            there = Running(one, url)
+            play = [*command, str(ROOT / "tests/data/en-speech-jfk.wav"), "--server", url, "--json"]
+            with subprocess.Popen(
+                [*play, "--speed", "4"], stdout=subprocess.PIPE, text=True
+            ) as client:
+                assert client.stdout is not None
+                said = ""
+                killed = False
+                for line in client.stdout:
+                    message = json.loads(line)
+                    if message["type"] == "commit":
+                        said += "".join(word["text"] for word in message["words"])
+                        if not killed:
+                            os.kill(engines(there)[0], signal.SIGKILL)
+                            killed = True
+            assert client.returncode == 0 and killed
+        finally:
+            one.terminate()
+    assert re.findall(r"[a-z]+", said.casefold()) == JFK.split()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
