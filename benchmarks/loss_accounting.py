@@ -18,10 +18,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from rig import SAMPLE_RATE, parser, report
 from whisper_stream.server.bridge import say
+from whisper_stream.server.commands import Command, decode_command, encode_command
 from whisper_stream.server.errors import CloseCode
 from whisper_stream.server.mailbox import Mailbox
 from whisper_stream.server.outbox import Outbox
-from whisper_stream.server.recording import Command, Recording, decode_command, encode_command
+from whisper_stream.server.recording import Recording
 from whisper_stream.server.wire import Commit, Done, Gap, Resumed, Segment, ServerMessage
 from whisper_stream.streamer.config import StreamConfig
 from whisper_stream.streamer.ingest import open_ingest

@@ -7,17 +7,19 @@ from typing import Protocol
 import msgspec
 
 from ..streamer.config import StreamConfig
+from .commands import decode_command
 from .errors import JournalError
 from .journal import Journal, StreamRow
 from .mailbox import Mailbox
-from .recording import decode_command
 from .stream import LiveStream
 from .wire import Start
 
-__all__ = ["restored", "row_of"]
+__all__ = ["Make", "restored", "row_of"]
 
 
-class _Make(Protocol):
+class Make(Protocol):
+    """Makes a stream that has heard nothing yet."""
+
     def __call__(
         self,
         stream_id: str,
@@ -42,7 +44,7 @@ def row_of(stream: LiveStream, model: str) -> StreamRow:
     )
 
 
-def restored(row: StreamRow, journal: Journal, model: str, make: _Make) -> LiveStream:
+def restored(row: StreamRow, journal: Journal, model: str, make: Make) -> LiveStream:
     """Return the stream as it was, not running yet. Call it in a thread: an hour takes a moment.
 
     Raises JournalError where the journal is damaged, or does not fit this daemon.

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from .. import WhisperStreamError
 from ..streamer.config import StreamConfig
 from .bridge import StreamBridge, configured, held, say
+from .commands import Command, Configure, encode_command
 from .errors import CloseCode, ErrorCode, WarningCode
 from .interfaces import Engine
 from .journal import Journal
 from .mailbox import Mailbox
 from .metrics import Metrics
 from .monitor import AudioMonitor
-from .recording import Command, Configure, Recording, encode_command
+from .recording import Recording
 from .wire import Ack, Error, Resumed, Segment, Snapshot, Start, Warning
 
 __all__ = ["Holder", "LiveStream", "StreamJournal", "hash_token", "token_fits", "where"]

@@ -16,15 +16,16 @@ from ..streamer.ingest import open_ingest
 from .archive import Archive, Transcript
 from .config import ServerConfig
 from .debug import Debug
-from .errors import CloseCode, ErrorCode, JournalError, ProtocolError
+from .dormant import Dormant
+from .errors import CloseCode, ErrorCode, ProtocolError
 from .interfaces import Engine
-from .journal import Journal, StreamRow
+from .journal import Journal
 from .mailbox import Mailbox
 from .metrics import Metrics
 from .place import Place
 from .recording import Recording
-from .restoring import restored, row_of
-from .stream import Holder, LiveStream, StreamJournal, hash_token, token_fits, where
+from .restoring import row_of
+from .stream import Holder, LiveStream, StreamJournal, hash_token, token_fits
 from .wire import Ready, Resume, Segment, Start
 
 __all__ = ["Streams"]
@@ -56,11 +57,10 @@ class Streams:
         self.debug = Debug(engine.model_name, keep, clock) if config.debug else None
         self._live: dict[str, LiveStream] = {}
         # Streams of a daemon before this one that nobody has asked for yet.
-        self._dormant: dict[str, StreamRow] = {}
-        self._restoring: dict[str, asyncio.Task[LiveStream | None]] = {}
+        self._dormant = Dormant(
+            self._journal, engine.model_name, self._make, self._wake, self._expire
+        )
         self._archive = Archive(self._journal, config, clock)
-        self._give_up: asyncio.TimerHandle | None = None
-        self._expiring: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         """Streams that are open, with a connection or without."""
@@ -121,7 +121,8 @@ class Streams:
 
     async def resume(self, resume: Resume, holder: Holder) -> LiveStream:
         """Return the stream, taken from whoever held it; raises ProtocolError."""
-        stream = self._live.get(resume.session) or await self._restore(resume.session)
+        stream = self._live.get(resume.session)
+        stream = stream or await self._dormant.restore(resume.session)
         # A wrong token is answered as an unknown session: it gives nothing away. One that has expired
         # may still be finishing, but what it said meanwhile was not kept.
         # A client that has seen more than was ever said here was served by a daemon whose journal has lost
@@ -182,7 +183,7 @@ class Streams:
             stream.mailbox.close(CloseCode.NORMAL, "deleted")
             if stream.expiry is not None:
                 stream.expiry.cancel()
-        self._dormant.pop(stream_id, None)
+        self._dormant.forget(stream_id)
         self._archive.forget(stream_id)
         if self.debug is not None:
             self.debug.forget(stream_id)
@@ -210,19 +211,11 @@ class Streams:
         if self._journal is None:
             return
         self._archive.sweep_journal()
-        rows = [row for row in self._journal.streams() if self._place.owns(row.id)]
-        self._dormant = {row.id: row for row in rows if not row.done}
-        if self._dormant:
-            logger.info("event=streams_recovered streams=%d", len(self._dormant))
-            loop = asyncio.get_running_loop()
-            self._give_up = loop.call_later(self._config.resume_seconds, self._expire_dormant)
+        self._dormant.look_up(self._place.owns, self._config.resume_seconds)
 
     async def close(self) -> None:
         """Stop everything; what the journal holds is for the next daemon."""
-        if self._give_up is not None:
-            self._give_up.cancel()
-        if self._expiring is not None:
-            self._expiring.cancel()
+        self._dormant.close()
         for stream in list(self._live.values()):
             stream.suspended = True
             if stream.expiry is not None:
@@ -286,38 +279,7 @@ class Streams:
         else:
             stream.finish()
 
-    def _expire_dormant(self) -> None:
-        self._expiring = asyncio.create_task(self._complete_dormant())
-
-    async def _complete_dormant(self) -> None:
-        for stream_id in list(self._dormant):
-            stream = await self._restore(stream_id)
-            if stream is not None and stream.holder is None:
-                self._expire(stream)
-
-    async def _restore(self, stream_id: str) -> LiveStream | None:
-        """Bring back a stream of an earlier daemon; None if it is not there or cannot be."""
-        if stream_id not in self._restoring:
-            row = self._dormant.pop(stream_id, None)
-            if row is None:
-                return None
-            self._restoring[stream_id] = asyncio.create_task(self._bring_back(row))
-        try:
-            return await asyncio.shield(self._restoring[stream_id])
-        finally:
-            self._restoring.pop(stream_id, None)
-
-    async def _bring_back(self, row: StreamRow) -> LiveStream | None:
-        assert self._journal is not None
-        try:
-            stream = await asyncio.to_thread(
-                restored, row, self._journal, self._engine.model_name, self._make
-            )
-        except JournalError as error:
-            logger.error("event=restore_failed stream=%s at=%s", row.id, where(error))
-            self._journal.finish_stream(row.id)
-            return None
-        self._live[row.id] = stream
+    def _wake(self, stream: LiveStream) -> None:
+        """A stream of an earlier daemon is back."""
+        self._live[stream.id] = stream
         stream.run(self._engine, self._metrics, self._others)
-        logger.info("event=stream_restored stream=%s", row.id)
-        return stream

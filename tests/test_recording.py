@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytest import raises
+from whisper_stream.server.commands import Command, Job, decode_command, encode_command
 from whisper_stream.server.errors import JournalError
-from whisper_stream.server.recording import Command, Job, Recording, decode_command, encode_command
+from whisper_stream.server.recording import Recording
 from whisper_stream.streamer.config import StreamConfig
 from whisper_stream.streamer.events import Commit, Done, Event, StreamWarning
 from whisper_stream.streamer.ingest import PcmIngest
