@@ -18,6 +18,7 @@ from .. import WhisperStreamError
 from .codec import Codec
 from .config import ServerConfig
 from .errors import CloseCode, ErrorCode, JournalError, ProtocolError, WarningCode
+from .frames import Frames
 from .mailbox import Mailbox
 from .meter import Meter
 from .outbox import Outbox
@@ -83,11 +84,7 @@ class StreamConnection:
         self._loop = asyncio.get_running_loop()
         # The daemon is about to stop.
         self._stopping = False
-        # Of the reader, while it waits for a frame, and since when: to wake it without one.
-        self._waiting: asyncio.Timeout | None = None
-        self._waiting_since = 0.0
-        # One timer looks after all waits: arming one for every frame costs more than reading it.
-        self._watchdog: asyncio.TimerHandle | None = None
+        self._frames = Frames(websocket, self._patience, self._is_live)
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         self._stream: LiveStream | None = None
@@ -95,7 +92,7 @@ class StreamConnection:
     def stop(self) -> None:
         """Finish the stream soon: what was received is still committed and delivered."""
         self._stopping = True
-        self._wake_reader()
+        self._frames.wake()
 
     async def supersede(self) -> None:
         """Another connection goes on with the stream: take no more audio, say why, and close."""
@@ -112,13 +109,13 @@ class StreamConnection:
     async def run(self) -> None:
         """Serve until the connection is closed by either side."""
         started = self._loop.time()
-        self._watchdog = self._loop.call_later(self._patience, self._watch)
+        self._frames.watch()
         writer = self._writer = asyncio.create_task(self._guard("writer", self._write))
         reader = self._reader = asyncio.create_task(self._guard("reader", self._read))
         try:
             await asyncio.wait({writer})
         finally:
-            self._watchdog.cancel()
+            self._frames.close()
             for task in (writer, reader):
                 task.cancel()
             await asyncio.gather(writer, reader, return_exceptions=True)
@@ -137,7 +134,7 @@ class StreamConnection:
     async def _read(self) -> None:
         while True:
             await self._outbox.writable()
-            frame = None if self._is_live() and self._stopping else await self._receive()
+            frame = None if self._is_live() and self._stopping else await self._frames.next()
             if frame is None:
                 actions = self._on_stop() if self._stopping else self._idle_actions()
                 await self._perform(actions)
@@ -147,32 +144,6 @@ class StreamConnection:
             else:
                 await self._perform(self._take(frame))
 
-    async def _receive(self) -> Message | None:
-        """Return the next frame; None: audio is expected, and the daemon stops or nothing came for long."""
-        self._waiting_since = self._loop.time()
-        try:
-            async with asyncio.timeout(None) as self._waiting:
-                return await self._websocket.receive()
-        except TimeoutError:
-            return None
-        finally:
-            self._waiting = None
-
-    def _wake_reader(self) -> None:
-        """End the reader's wait, if audio is expected. A frame that comes meanwhile is not lost."""
-        if self._waiting is not None and not self._waiting.expired() and self._is_live():
-            self._waiting.reschedule(self._loop.time())
-
-    def _watch(self) -> None:
-        """Look whether the client has been silent for too long, and when to look next."""
-        patience = self._patience
-        silent = 0.0 if self._waiting is None else self._loop.time() - self._waiting_since
-        if silent >= patience:
-            self._wake_reader()
-            silent = 0.0
-        self._watchdog = self._loop.call_later(patience - silent, self._watch)
-
-    @property
     def _patience(self) -> float:
         """Seconds that a client may be silent: fewer before it has said what it wants."""
         if self._protocol.state is ProtocolState.EXPECT_START:
@@ -189,7 +160,7 @@ class StreamConnection:
         return self._protocol.receive_binary(frame["bytes"])
 
     def _idle_actions(self) -> list[Action]:
-        text = f"nothing came for {self._patience:g} seconds; send audio or ping"
+        text = f"nothing came for {self._patience():g} seconds; send audio or ping"
         return self._protocol.fail(ErrorCode.IDLE_TIMEOUT, text, CloseCode.POLICY_VIOLATION)
 
     def _on_stop(self) -> list[Action]:
@@ -210,7 +181,7 @@ class StreamConnection:
                 case Acknowledge(seq=seq):
                     self._mailbox.acknowledge(seq)
                 case Reply(message=message):
-                    self._reply(message)
+                    self._mailbox.put(message)
                 case CloseConnection(code=code, reason=reason):
                     self._outbox.close(code, reason)
                 case PushAudio() | FlushStream() | ConfigureStream() | FinishStream() if (
@@ -227,21 +198,19 @@ class StreamConnection:
                 await stream.push(data)
                 refused = self._meter.count(len(data), stream.seconds_in - before)
                 if refused is not None:
-                    close = CloseCode.POLICY_VIOLATION
-                    await self._perform(
-                        self._protocol.fail(ErrorCode.LIMIT_REACHED, refused, close)
-                    )
+                    await self._refuse(ErrorCode.LIMIT_REACHED, refused)
                 if stream.ended:  # the audio was damaged
                     self._protocol.ended()
             case FlushStream(id=flush_id):
                 stream.flush(flush_id)
             case ConfigureStream(config=changes):
-                english_only = not self._languages
-                stream.configure(
-                    self._config.changed(stream.config, changes, english_only=english_only)
-                )
+                english = not self._languages
+                stream.configure(self._config.changed(stream.config, changes, english_only=english))
             case FinishStream():
                 stream.finish()
+
+    async def _refuse(self, code: ErrorCode, text: str) -> None:
+        await self._perform(self._protocol.fail(code, text, CloseCode.POLICY_VIOLATION))
 
     async def _open(self, start: Start) -> None:
         full = self._full()
@@ -258,17 +227,12 @@ class StreamConnection:
         try:
             stream = await self._streams.resume(resume, self)
         except ProtocolError as error:
-            await self._perform(
-                self._protocol.fail(error.code, error.message, CloseCode.POLICY_VIOLATION)
-            )
+            await self._refuse(error.code, error.message)
             return
         self._stream = stream
         self._mailbox = stream.mailbox
         self._protocol.resumed(stream.start, stream.held.bytes, ended=stream.ended)
         self._mailbox.attach(self._outbox, stream.resumed(), resume.seq)
-
-    def _reply(self, message: ServerMessage) -> None:
-        self._mailbox.put(message)
 
     async def _write(self) -> None:
         while (message := await self._outbox.get()) is not None:
