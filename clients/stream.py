@@ -27,24 +27,19 @@ from websockets.asyncio.client import ClientConnection
 
 from ..server import wire
 from ..server.codec import codec_for
-from ..server.errors import ErrorCode, ProtocolError, UnknownMessage
-from .backlog import Backlog
+from ..server.errors import ProtocolError, UnknownMessage
 from .dial import dial, stream_url
 from .errors import ConnectError, ConnectionLost, RemoteError, StreamError
-from .story import Origin, Story
+from .session import Session
 
 __all__ = ["RECONNECT_SECONDS", "StreamConnection", "connect", "stream_url"]
 
 RECONNECT_SECONDS = 30.0
 _BACKLOG_BYTES = 64 * 1024 * 1024  # of audio kept while there is no connection; then sending waits
 _INBOX = 64  # messages received and not taken yet; then the server waits
-_ACK_MESSAGES, _ACK_SECONDS = 32, 0.5  # how seldom the server is told what has arrived
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to reconnect
 # Closed in a way that does not mean the end of the stream.
 _PASSING = (1001, 1012, 1013)
-_BYTES = {"s16le": 2, "f32le": 4, "mulaw": 1, "alaw": 1}  # containers cannot be begun in the middle
-_REPLAY_SECONDS = 60  # of audio kept at most that the server holds, in case it forgets the stream
-_FULL = (ErrorCode.TOO_MANY_STREAMS, ErrorCode.OVERLOADED, ErrorCode.LIMIT_REACHED)
 
 
 @asynccontextmanager
@@ -103,18 +98,9 @@ class StreamConnection:
         self._url = url
         self._codec = codec_for(subprotocol)
         self._reconnect_seconds = reconnect_seconds
-        self._start = start
-        self._frame = _BYTES.get(start.encoding, 0) * start.channels  # bytes; 0: no replay
-        second = start.sample_rate * self._frame
-        self._backlog = Backlog(_REPLAY_SECONDS * second if second else None)
-        self._story = Story()
-        self._ending = False  # eos was said
-        self._forgotten = False  # the server does not know the session any more
+        self._session = Session(start)
+        self._backlog = self._session.backlog
         self._inbox: asyncio.Queue[wire.ServerMessage | None] = asyncio.Queue(_INBOX)
-        self._ready: wire.Ready | None = None
-        self._seq = 0  # the highest received
-        self._acked = 0  # the highest that the server was told of
-        self._acked_at = 0.0
         self._connected = True
         # Set for the sender when it may go on, and for those who wait for it when it has.
         self._work = asyncio.Event()
@@ -127,7 +113,7 @@ class StreamConnection:
     async def open(self) -> None:
         """Send ``start``, and begin to send and receive."""
         with contextlib.suppress(ws_errors.ConnectionClosed):  # the receiver will say so
-            await self._socket.send(self._codec.encode(self._start))
+            await self._socket.send(self._codec.encode(self._session.greeting()))
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._send_all())]
 
     async def close(self) -> None:
@@ -145,8 +131,7 @@ class StreamConnection:
         Raises:
             ConnectionLost: the connection has ended, and the stream with it.
         """
-        self._ending = self._ending or isinstance(message, wire.Eos)
-        self._backlog.add(message)
+        self._session.say(message)
         self._work.set()
         while self._fault is None and not self._backlog.all_sent:
             if not self._connected and self._backlog.size < _BACKLOG_BYTES:
@@ -203,20 +188,9 @@ class StreamConnection:
 
     async def _tell_seen(self, socket: ClientConnection) -> None:
         """Acknowledge what has arrived, now and then."""
-        now = asyncio.get_running_loop().time()
-        many = self._seq - self._acked >= _ACK_MESSAGES
-        if self._resumable and (many or now - self._acked_at >= _ACK_SECONDS):
-            if self._seq > self._acked:
-                self._acked, self._acked_at = self._seq, now
-                await socket.send(self._codec.encode(wire.Seen(seq=self._seq)))
-
-    @property
-    def _resumable(self) -> bool:
-        return self._ready is not None and self._ready.resume_seconds > 0
-
-    @property
-    def _replayable(self) -> bool:
-        return self._resumable and self._backlog.replayable
+        seen = self._session.seen(asyncio.get_running_loop().time())
+        if seen is not None:
+            await socket.send(self._codec.encode(seen))
 
     async def _receive(self) -> None:
         """Receive until the stream has ended, over as many connections as it takes."""
@@ -230,10 +204,12 @@ class StreamConnection:
                 message = self._decode(frame)
                 if message is None:
                     continue
-                self._note(message)
-                if isinstance(message, wire.Done) and not self._ending and self._replayable:
-                    continue  # the server stops, we do not
-                await self._tell(message)
+                self._session.note(message)
+                self._work.set()  # there may be something to acknowledge
+                if self._session.stops_early(message):
+                    continue
+                for event in self._session.tell(message):
+                    await self._inbox.put(event)
                 if isinstance(message, wire.Done) or _is_fatal(message):
                     self._end(ConnectionLost("the stream has ended"))
                     return
@@ -241,15 +217,6 @@ class StreamConnection:
             self._end(error)
             if not self._inbox.full():  # wakes who waits; nobody does while it is full
                 self._inbox.put_nowait(None)
-
-    async def _tell(self, message: wire.ServerMessage) -> None:
-        for event in self._story.tell(message):
-            match event:
-                case wire.Segment() if self._frame:
-                    self._backlog.closed(round(event.end * self._start.sample_rate) * self._frame)
-                case wire.Flushed():
-                    self._backlog.answered(event.id)
-            await self._inbox.put(event)
 
     def _end(self, fault: StreamError) -> None:
         """Nothing can be sent any more."""
@@ -266,22 +233,11 @@ class StreamConnection:
         except ProtocolError as error:
             raise StreamError(f"the server broke the protocol: {error}") from None
 
-    def _note(self, message: wire.ServerMessage) -> None:
-        self._seq = max(self._seq, message.seq)
-        match message:
-            case wire.Ready():
-                self._ready = message
-                if not self._resumable:
-                    self._backlog.keep_nothing()
-            case wire.Ack():
-                self._backlog.held(message.bytes, message.controls)
-        self._work.set()  # there may be something to acknowledge
-
     async def _recover(self, lost: ws_errors.ConnectionClosed) -> None:
         """Connect anew and resume; raises ConnectionLost where that cannot be."""
         passing = lost.rcvd is None or lost.rcvd.code in _PASSING
         # Before ``ready`` there is nothing to resume: the stream is opened once more.
-        again = self._resumable if self._ready is not None else self._reconnect_seconds > 0
+        again = self._session.resumable if self._session.opened else self._reconnect_seconds > 0
         if not (again and passing):
             raise _lost(lost) from None
         self._connected = False
@@ -303,56 +259,21 @@ class StreamConnection:
         """Whether a new connection goes on with the stream; raises ConnectionLost if none ever will."""
         socket = await dial(self._url, self._codec.subprotocol, self._key)
         try:
-            await socket.send(self._codec.encode(self._greeting()))
+            await socket.send(self._codec.encode(self._session.greeting()))
             answer = self._decode(await socket.recv())
             while answer is None or isinstance(answer, wire.Warning):
                 answer = self._decode(await socket.recv())
-            if isinstance(answer, wire.Error) and not self._is_passing(answer):
-                if self._ready is None:
-                    raise RemoteError(answer.code, answer.message, answer.field)
-                raise ConnectionLost(f"the connection was lost for too long: {answer.message}")
+            told = self._session.accepted(answer)
         except BaseException:
             await socket.close()
             raise
-        match answer:
-            case wire.Resumed():
-                self._backlog.rewind(answer.bytes, answer.controls)
-            case wire.Ready() if self._ready is None:
-                self._backlog.rewind(0, 0)
-                self._seq = 0
-                self._note(answer)
-            case wire.Ready():
-                answer = self._begin_anew(answer)
-            case _:
-                await socket.close()
-                return False
+        if told is None:
+            await socket.close()
+            return False
         self._socket, self._connected = socket, True
         self._work.set()
-        await self._inbox.put(answer)
+        await self._inbox.put(told)
         return True
-
-    def _greeting(self) -> wire.ClientMessage:
-        if self._ready is None or self._forgotten:
-            return self._backlog.changed(self._start)
-        session, token = self._ready.session, self._ready.token
-        return wire.Resume(session=session, token=token, seq=self._seq)
-
-    def _is_passing(self, error: wire.Error) -> bool:
-        """Whether trying again may help."""
-        if error.code == ErrorCode.UNKNOWN_SESSION and self._replayable and not self._forgotten:
-            self._forgotten = True
-            return True
-        return error.code in _FULL
-
-    def _begin_anew(self, ready: wire.Ready) -> wire.Resumed:
-        """The server had forgotten the stream: a new one takes over where all before is final."""
-        base = self._backlog.restart(self._frame)
-        samples = base // self._frame
-        self._ready, self._forgotten = ready, False
-        self._seq, self._acked = ready.seq, 0
-        seconds = samples / self._start.sample_rate
-        self._story.restart(Origin(seconds=seconds, samples=samples, bytes=base))
-        return wire.Resumed(session=ready.session, samples=samples, bytes=base, controls=0)
 
 
 def _is_fatal(message: wire.ServerMessage) -> bool:

@@ -212,7 +212,7 @@ def test_clients_load_no_model() -> None:
     program = (
         "import importlib, sys\n"
         "for name in sys.argv[1:]: importlib.import_module(name)\n"
-        "heavy = ('torch', 'numba', 'whisper_stream.model', 'whisper_stream.streamer')\n"
+        "heavy = ('torch', 'numba', 'whisper_stream.model.whisper', 'whisper_stream.streamer')\n"
         "print([name for name in heavy if name in sys.modules])\n"
     )
     command = [sys.executable, "-c", program, "whisper_stream.clients", *modules]
