@@ -15,7 +15,7 @@ import contextlib
 import sys
 from argparse import Namespace
 
-from rig import SAMPLE_RATE, Daemon, parser, report, running, speak, speech
+from rig import SAMPLE_RATE, Daemon, listen, parser, report, running, speak, speech
 from websockets.asyncio.client import connect as raw_connect
 from whisper_stream.clients.errors import ClientError
 from whisper_stream.clients.stream import connect
@@ -56,13 +56,7 @@ async def flood(url: str, pcm: bytes) -> None:
                         await stream.send_audio(pcm[at : at + step])
                         await asyncio.sleep(0.001)
 
-            sending = asyncio.create_task(send())
-            try:
-                async for _ in stream:
-                    pass
-            finally:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
+            await listen(stream, send())
 
 
 async def never_read(url: str, pcm: bytes) -> None:

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -152,6 +152,17 @@ async def speak(stream: StreamConnection, pcm: bytes, speed: float) -> None:
             due = started + (at + step) / 2 / SAMPLE_RATE / speed
             await asyncio.sleep(max(0.0, due - loop.time()))
     await stream.eos()
+
+
+async def listen(stream: StreamConnection, speaking: Coroutine[object, object, None]) -> None:
+    """Take every message of a stream; ``speaking`` goes on meanwhile, and no longer."""
+    task = asyncio.create_task(speaking)
+    try:
+        async for _ in stream:
+            pass
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def converse(

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rig import SAMPLE_RATE, Daemon, parser, report, running, speak, speech
+from rig import SAMPLE_RATE, Daemon, listen, parser, report, running, speak, speech
 from whisper_stream.clients.errors import ClientError
 from whisper_stream.clients.stream import connect
 from whisper_stream.server import wire
@@ -92,13 +92,7 @@ class Soak:
                     if end == "vanish":
                         await stream.send_audio(pcm[: len(pcm) // 2])
                     else:
-                        speaking = asyncio.create_task(speak(stream, pcm, 0))
-                        try:
-                            async for _ in stream:
-                                pass
-                        finally:
-                            speaking.cancel()
-                            await asyncio.gather(speaking, return_exceptions=True)
+                        await listen(stream, speak(stream, pcm, 0))
             self._sent += len(pcm) // 2
             self.sessions += 1
 

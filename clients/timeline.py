@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..server import wire
-from ..server.word_times import TimedWord, WordTimes, delays
+from ..server.word_times import StreamTimes, TimedWord, delays
 from .errors import OutputError
 from .source import SAMPLE_RATE
 from .text_file import TextFile
@@ -46,31 +46,17 @@ class Timeline:
         self._file = TextFile(path, flag="--timeline")
         self._name = name
         self._pcm = bytearray()
-        self._times = WordTimes()
-        self._words: list[TimedWord] = []
-        self._speech: list[list[float]] = []  # start and end
+        self._times = StreamTimes()
         self._model = ""
-        self._language = ""
 
     def sent(self, pcm: bytes) -> None:
         """Audio went out: s16le mono at 16 kHz."""
         self._pcm += pcm
 
     def received(self, message: wire.ServerMessage) -> None:
-        at = self._seconds()
-        match message:
-            case wire.Ready():
-                self._model, self._language = message.model, message.language or ""
-            case wire.Language():
-                self._language = message.language
-            case wire.SpeechStarted():
-                self._speech.append([message.time, message.time])
-            case wire.SpeechStopped() if self._speech:
-                self._speech[-1][1] = message.time
-            case wire.Partial():
-                self._times.shown(message.words, at)
-            case wire.Commit():
-                self._words += self._times.committed(message.words, at)
+        self._times.told(message, self._seconds())
+        if isinstance(message, wire.Ready):
+            self._model = message.model
 
     def write(self) -> None:
         """Write the page."""
@@ -81,27 +67,27 @@ class Timeline:
 
     def _page(self) -> str:
         samples = np.frombuffer(bytes(self._pcm), np.int16)
+        words = list(self._times.words)
         facts = {
             "duration": round(self._seconds(), 3),
             "peaksPerSecond": _PEAKS_PER_SECOND,
             "peaks": _peaks(samples),
             "speech": [
-                {"start": start, "end": end if end > start else self._seconds()}
-                for start, end in self._speech
+                {"start": start, "end": end} for start, end in self._times.speech(self._seconds())
             ],
-            "words": msgspec.to_builtins(self._words),
+            "words": msgspec.to_builtins(words),
         }
         return _render(
             title=self._name,
-            summary=self._summary(self._words),
+            summary=self._summary(words),
             facts=json.dumps(facts, ensure_ascii=False, separators=(",", ":")),
             audio=_mp3(samples),
         )
 
     def _summary(self, words: Sequence[TimedWord]) -> dict[str, str]:
         summary = {"Length": f"{self._seconds():.1f} s", "Model": self._model or "?"}
-        if self._language:
-            summary["Language"] = self._language
+        if self._times.language:
+            summary["Language"] = self._times.language
         return summary | {"Words": str(len(words))} | delays(words)
 
 

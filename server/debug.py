@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..streamer.config import SAMPLE_RATE
 from . import wire
-from .word_times import TimedWord, WordTimes, delays
+from .word_times import StreamTimes, TimedWord, delays
 
 __all__ = ["PEAKS_PER_SECOND", "Debug", "Trace"]
 
@@ -51,13 +51,10 @@ class Trace:
         self.revision = 0  # grows with every change
         self._seconds_in = seconds_in
         self._model = model
-        self._language = ""
         self._peaks: deque[int] = deque(maxlen=KEPT_SECONDS * PEAKS_PER_SECOND)
         self._heard = 0  # samples of whole peaks, from the stream's beginning
         self._rest: NDArray[np.float32] = np.zeros(0, np.float32)
-        self._times = WordTimes()
-        self._words: deque[TimedWord] = deque(maxlen=_MOST_WORDS)
-        self._speech: deque[list[float]] = deque(maxlen=KEPT_SECONDS)  # start and end
+        self._times = StreamTimes(_MOST_WORDS, KEPT_SECONDS)
         self._lag = 0.0
 
     def heard(self, samples: NDArray[np.float32]) -> None:
@@ -77,20 +74,8 @@ class Trace:
     def told(self, message: wire.ServerMessage) -> None:
         """The stream said something."""
         self._touch()
-        at = self._seconds_in()
+        self._times.told(message, self._seconds_in())
         match message:
-            case wire.Ready():
-                self._language = message.language or ""
-            case wire.Language():
-                self._language = message.language
-            case wire.SpeechStarted():
-                self._speech.append([message.time, message.time])
-            case wire.SpeechStopped() if self._speech:
-                self._speech[-1][1] = message.time
-            case wire.Partial():
-                self._times.shown(message.words, at)
-            case wire.Commit():
-                self._words.extend(self._times.committed(message.words, at))
             case wire.Lag():
                 self._lag = message.behind
             case wire.Done():
@@ -103,9 +88,9 @@ class Trace:
         now = self._seconds_in()
         until = self._heard / SAMPLE_RATE
         first = until - len(self._peaks) / PEAKS_PER_SECOND
-        words = [word for word in self._words if word.end >= first]
+        words = [word for word in self._times.words if word.end >= first]
         tail = self._times.tail(now)
-        spans = [(start, end if end > start else now) for start, end in self._speech]
+        spans = self._times.speech(now)
         return {
             "id": self.id,
             "revision": self.revision,
@@ -126,8 +111,8 @@ class Trace:
 
     def _summary(self, now: float, words: list[TimedWord]) -> dict[str, str]:
         summary = {"State": self.state, "Length": f"{now:.1f} s", "Model": self._model}
-        if self._language:
-            summary["Language"] = self._language
+        if self._times.language:
+            summary["Language"] = self._times.language
         if self._lag > 0:
             summary["Behind"] = f"{self._lag:.1f} s"
         return summary | {"Words": str(len(words))} | delays(words)

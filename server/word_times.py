@@ -1,4 +1,4 @@
-"""When words were first shown and when they were committed, paired up as messages come. No I/O.
+"""When words were first shown and committed, and where speech was, put together as messages come. No I/O.
 
 Moments are seconds of audio received until then, so they compare with the times of words, whatever
 the speed.
@@ -13,9 +13,18 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from .wire import Word
+from .wire import (
+    Commit,
+    Language,
+    Partial,
+    Ready,
+    ServerMessage,
+    SpeechStarted,
+    SpeechStopped,
+    Word,
+)
 
-__all__ = ["TimedWord", "WordTimes", "delays"]
+__all__ = ["StreamTimes", "TimedWord", "WordTimes", "delays"]
 
 _SAME_SECONDS = 0.4  # between the middles of a word's first and final times
 _MOST_SHOWN = 4_000  # words of partials remembered for the commits to come
@@ -73,6 +82,48 @@ class WordTimes:
             shown=round(min(first, at), 3),
             committed=committed,
         )
+
+
+class StreamTimes:
+    """What the messages of one stream tell of it, in order.
+
+    Args:
+        most_words, most_speech: how many words and stretches of speech are kept; None: all.
+
+    Attributes:
+        language: empty while it is not known.
+        words: the committed ones.
+    """
+
+    def __init__(self, most_words: int | None = None, most_speech: int | None = None) -> None:
+        self.language = ""
+        self.words: deque[TimedWord] = deque(maxlen=most_words)
+        self._times = WordTimes()
+        self._speech: deque[list[float]] = deque(maxlen=most_speech)  # start and end
+
+    def told(self, message: ServerMessage, at: float) -> None:
+        """A message came when so many seconds of audio had been received."""
+        match message:
+            case Ready():
+                self.language = message.language or ""
+            case Language():
+                self.language = message.language
+            case SpeechStarted():
+                self._speech.append([message.time, message.time])
+            case SpeechStopped() if self._speech:
+                self._speech[-1][1] = message.time
+            case Partial():
+                self._times.shown(message.words, at)
+            case Commit():
+                self.words.extend(self._times.committed(message.words, at))
+
+    def speech(self, now: float) -> list[tuple[float, float]]:
+        """Start and end of each stretch; one that goes on ends ``now``."""
+        return [(start, end if end > start else now) for start, end in self._speech]
+
+    def tail(self, now: float) -> list[TimedWord]:
+        """The words that may still change."""
+        return self._times.tail(now)
 
 
 def delays(words: Sequence[TimedWord]) -> dict[str, str]:
