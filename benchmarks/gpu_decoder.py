@@ -10,11 +10,20 @@ batch and, last, one JSON object.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from gpu_rig import ceilings, milliseconds, parser, random_model, report
+from gpu_rig import (
+    ceilings,
+    milliseconds,
+    openai_model,
+    parser,
+    random_model,
+    report,
+    transformers_config,
+)
 from whisper_stream.model.slot_decoder import Feed, SlotDecoder
 from whisper_stream.model.whisper import TextDecoder, Whisper
 
@@ -58,26 +67,17 @@ def ours(model: Whisper, batch: int) -> tuple[float, float, float]:
 
 def transformers_step(model: Whisper, batch: int) -> float | None:
     try:
-        from transformers import EncoderDecoderCache, WhisperConfig
+        from transformers import DynamicCache, EncoderDecoderCache
         from transformers.models.whisper.modeling_whisper import WhisperDecoder
     except ImportError:
         return None
     dims = model.dims
-    config = WhisperConfig(
-        vocab_size=dims.n_vocab,
-        d_model=dims.n_text_state,
-        decoder_layers=dims.n_text_layer,
-        decoder_attention_heads=dims.n_text_head,
-        decoder_ffn_dim=4 * dims.n_text_state,
-        attn_implementation="sdpa",
-    )
+    config = transformers_config(model, attn_implementation="sdpa")
     decoder = WhisperDecoder(config).to("cuda", model.dtype).eval()
     head = torch.nn.Linear(
         dims.n_text_state, dims.n_vocab, bias=False, device="cuda", dtype=model.dtype
     )
     audio = torch.randn(batch, 1500, dims.n_audio_state, device="cuda", dtype=model.dtype)
-    from transformers.cache_utils import DynamicCache
-
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     ids = torch.zeros(batch, PAST, dtype=torch.long, device="cuda")
     decoder(input_ids=ids, encoder_hidden_states=audio, past_key_values=cache, use_cache=True)
@@ -93,15 +93,11 @@ def transformers_step(model: Whisper, batch: int) -> float | None:
 
 def openai_step(model: Whisper, batch: int) -> float | None:
     try:
-        import whisper
+        peer = openai_model(model)
     except ImportError:
         return None
-    dims = whisper.model.ModelDimensions(
-        **{key: getattr(model.dims, key) for key in whisper.model.ModelDimensions.__annotations__}
-    )
-    peer = whisper.model.Whisper(dims).to("cuda").eval()  # casts its weights as they are used
     cache, hooks = peer.install_kv_cache_hooks()
-    audio = torch.randn(batch, 1500, dims.n_audio_state, device="cuda", dtype=model.dtype)
+    audio = torch.randn(batch, 1500, model.dims.n_audio_state, device="cuda", dtype=model.dtype)
     ids = torch.zeros(batch, PAST, dtype=torch.long, device="cuda")
     peer.decoder(ids, audio, kv_cache=cache)
     took = milliseconds(
@@ -116,6 +112,21 @@ PEERS: dict[str, Callable[[Whisper, int], float | None]] = {
     "transformers": transformers_step,
     "openai-whisper": openai_step,
 }
+
+
+@contextmanager
+def no_cudnn_attention() -> Iterator[None]:
+    """Attention by PyTorch's own kernels.
+
+    cuDNN's would take some 40 ms to plan for every length of text that it meets for the first time; of the
+    peers each step is longer than the one before, and that would be all that is measured.
+    """
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 @torch.inference_mode()
@@ -142,7 +153,8 @@ def main() -> int:
                 "of_copy": round(floor / device, 3),
             }
             for peer, run in PEERS.items():
-                took = None if args.no_peers else run(model, batch)
+                with no_cudnn_attention():
+                    took = None if args.no_peers else run(model, batch)
                 torch.cuda.empty_cache()
                 if took is not None:
                     row[f"{peer}_ms"] = round(took, 3)

@@ -12,7 +12,15 @@ import sys
 from collections.abc import Callable
 
 import torch
-from gpu_rig import ceilings, encoder_flops, milliseconds, parser, random_model, report
+from gpu_rig import (
+    ceilings,
+    encoder_flops,
+    milliseconds,
+    parser,
+    random_model,
+    report,
+    transformers_config,
+)
 from whisper_stream.model.packed_encoder import PackedEncoder
 from whisper_stream.model.whisper import Whisper
 
@@ -21,19 +29,10 @@ CASES = ((30, 1), (30, 32), (10, 1), (10, 32), (5, 64))  # seconds, windows
 
 def transformers_encoder(model: Whisper) -> Callable[[torch.Tensor], object] | None:
     try:
-        from transformers import WhisperConfig
         from transformers.models.whisper.modeling_whisper import WhisperEncoder
     except ImportError:
         return None
-    dims = model.dims
-    config = WhisperConfig(
-        num_mel_bins=dims.n_mels,
-        d_model=dims.n_audio_state,
-        encoder_layers=dims.n_audio_layer,
-        encoder_attention_heads=dims.n_audio_head,
-        encoder_ffn_dim=4 * dims.n_audio_state,
-        attn_implementation="sdpa",
-    )
+    config = transformers_config(model, attn_implementation="sdpa")
     encoder = WhisperEncoder(config).to("cuda", model.dtype).eval()
     return lambda mel: encoder(mel)
 

@@ -10,12 +10,22 @@ import json
 import statistics
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from whisper_stream.model.registry import lookup
 from whisper_stream.model.whisper import TextDecoder, Whisper
 
-__all__ = ["ceilings", "encoder_flops", "milliseconds", "parser", "random_model", "report"]
+__all__ = [
+    "ceilings",
+    "encoder_flops",
+    "milliseconds",
+    "openai_model",
+    "parser",
+    "random_model",
+    "report",
+    "transformers_config",
+]
 
 
 def random_model(name: str, dtype: torch.dtype = torch.float16, device: str = "cuda") -> Whisper:
@@ -34,6 +44,35 @@ def random_model(name: str, dtype: torch.dtype = torch.float16, device: str = "c
     model = model.to(dtype).requires_grad_(False).eval()
     model.decoder.projection.weight = model.decoder.token_embedding.weight
     return model
+
+
+def openai_model(model: Whisper, device: str = "cuda") -> Any:
+    """openai-whisper's model of the same size, with random weights; raises ImportError where it is not."""
+    import whisper
+
+    names = whisper.model.ModelDimensions.__annotations__
+    dims = whisper.model.ModelDimensions(**{name: getattr(model.dims, name) for name in names})
+    peer = whisper.model.Whisper(dims)
+    return peer.to(device).eval()  # its weights stay float32 and are cast as they are used
+
+
+def transformers_config(model: Whisper, **options: object) -> Any:
+    """The same size for transformers, with its other ``options``; raises ImportError where it is not."""
+    from transformers import WhisperConfig
+
+    dims = model.dims
+    return WhisperConfig(
+        vocab_size=dims.n_vocab,
+        num_mel_bins=dims.n_mels,
+        d_model=dims.n_audio_state,
+        encoder_layers=dims.n_audio_layer,
+        encoder_attention_heads=dims.n_audio_head,
+        encoder_ffn_dim=4 * dims.n_audio_state,
+        decoder_layers=dims.n_text_layer,
+        decoder_attention_heads=dims.n_text_head,
+        decoder_ffn_dim=4 * dims.n_text_state,
+        **options,
+    )
 
 
 def milliseconds(

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rig import parser, random_model, report
+from gpu_rig import openai_model, parser, random_model, report, transformers_config
 from gpu_scripted import ScriptedBackend
 from whisper_stream.model.registry import lookup
 from whisper_stream.model.whisper import Whisper
@@ -72,9 +72,7 @@ def openai_whisper(model: Whisper) -> float | None:
         from whisper.tokenizer import get_tokenizer
     except ImportError:
         return None
-    names = whisper.model.ModelDimensions.__annotations__
-    dims = whisper.model.ModelDimensions(**{name: getattr(model.dims, name) for name in names})
-    peer = whisper.model.Whisper(dims).to("cuda").eval()
+    peer = openai_model(model)
     tokenizer = get_tokenizer(True, num_languages=peer.num_languages, language="en")
     options = whisper.DecodingOptions(
         language="en",
@@ -86,7 +84,7 @@ def openai_whisper(model: Whisper) -> float | None:
 
     def update() -> object:
         audio = torch.from_numpy(whisper.pad_or_trim(NOISE)).cuda()
-        mel = whisper.log_mel_spectrogram(audio, dims.n_mels)
+        mel = whisper.log_mel_spectrogram(audio, model.dims.n_mels)
         result = whisper.decode(peer, mel, options)
         return find_alignment(
             peer, tokenizer, result.tokens or WORDS[-TEXT:], mel, 2 * 50 * SECONDS
@@ -99,25 +97,15 @@ def transformers(model: Whisper) -> float | None:
     try:
         from transformers import (
             GenerationConfig,
-            WhisperConfig,
             WhisperFeatureExtractor,
             WhisperForConditionalGeneration,
         )
     except ImportError:
         return None
     dims = model.dims
-    config = WhisperConfig(
-        vocab_size=dims.n_vocab,
-        num_mel_bins=dims.n_mels,
-        d_model=dims.n_audio_state,
-        encoder_layers=dims.n_audio_layer,
-        encoder_attention_heads=dims.n_audio_head,
-        encoder_ffn_dim=4 * dims.n_audio_state,
-        decoder_layers=dims.n_text_layer,
-        decoder_attention_heads=dims.n_text_head,
-        decoder_ffn_dim=4 * dims.n_text_state,
+    peer = (
+        WhisperForConditionalGeneration(transformers_config(model)).to("cuda", model.dtype).eval()
     )
-    peer = WhisperForConditionalGeneration(config).to("cuda", model.dtype).eval()
     peer.generation_config = GenerationConfig(
         **{
             "alignment_heads": [list(pair) for pair in lookup(model.name).alignment_heads],
