@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from ..streamer.config import StreamConfig
@@ -24,13 +21,11 @@ from ..streamer.engine import EngineStatistics
 from ..streamer.errors import EngineClosedError
 from ..streamer.jobs import DecodeJob, DecodeResult
 from ..streamer.session import StreamSession
-from .arena import Arena
-from .channel import Channel
 from .config import ServerConfig
-from .errors import ConfigError, RemoteJobError, ServerError
+from .engine_member import EngineMember
+from .errors import RemoteJobError, ServerError
 from .figures import Figures
 from .ipc import Broken, Decode, Decoding, Message, Report, Statistics
-from .job_line import JobLine
 from .remote_engine import text_codec
 
 __all__ = ["COMMAND", "EnginePool", "used_by"]
@@ -38,34 +33,13 @@ __all__ = ["COMMAND", "EnginePool", "used_by"]
 COMMAND = (sys.executable, "-m", "whisper_stream.server.engine_process")  # descriptors follow
 
 _MOST_TRIES = 3  # processes that end while they run a job, until it is given up
-_MOST_FAILURES = (
-    3  # in a row and of one process, while no other is ready, after which all is given up
-)
-_PAUSES = (
-    0.0,
-    1.0,
-    5.0,
-    20.0,
-    60.0,
-)  # seconds before a process is started again, by failures in a row
-_END_SECONDS = 10.0  # that a process may take to end
+_YOUNG_SECONDS = 5.0  # a process that ends sooner after it was ready has failed
+_MOST_FAILURES = 3  # in a row, after which all is given up if no process can be started
+# seconds before a process is started again, by failures in a row
+_PAUSES = (0.0, 1.0, 5.0, 20.0, 60.0)
 _SUMS = ("done", "failed", "audio_seconds")  # statistics that grow
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class _Member:
-    """One engine process, of which there may have been several."""
-
-    number: int
-    process: subprocess.Popen[bytes]
-    channel: Channel
-    line: JobLine
-    ready: bool = False
-    failures: int = 0  # in a row, before it was ready
-    statistics: dict[str, int | float] = field(default_factory=dict)
-    figures: Figures = field(default_factory=Figures)
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +81,7 @@ class EnginePool:
         self._members = [self._spawn(number) for number in range(config.engines)]
         try:
             for member in self._members:
-                self.model_name, self.languages = _first_words(member)
+                self.model_name, self.languages = member.first_words()
         except ServerError:
             self.close()
             raise
@@ -117,8 +91,8 @@ class EnginePool:
     def start(self) -> None:
         """Begin to take results, in the running event loop."""
         for member in self._members:
-            member.ready = True
             self._listen(member)
+            self._begin(member)
 
     def new_session(self, config: StreamConfig) -> StreamSession:
         """Raises DetectorError where its detector is missing."""
@@ -164,7 +138,7 @@ class EnginePool:
         for waiting in self._waiting:
             waiting.future.cancel()
         for member in self._members:
-            _end(member.process)
+            member.end()
 
     # Jobs
 
@@ -189,35 +163,22 @@ class EnginePool:
 
     # Processes
 
-    def _spawn(self, number: int) -> _Member:
-        near, far = socket.socketpair()
-        arena = Arena.create()
-        descriptors = [far.fileno(), arena]
-        try:
-            process = subprocess.Popen(
-                [*self._command, *(str(each) for each in descriptors)],
-                stdin=subprocess.DEVNULL,
-                stdout=sys.stderr,  # ours is for the address
-                pass_fds=descriptors,
-                start_new_session=True,  # Ctrl-C in a terminal is for the parent
-            )
-            channel = Channel(near)
-            line = JobLine(channel, Arena(arena), self._dropped)
-            member = _Member(number, process, channel, line)
-        finally:
-            far.close()
-            os.close(arena)
-        channel.send(Decode(number=number, count=self._config.engines, config=self._config))
+    def _spawn(self, number: int, failures: int = 0) -> EngineMember:
+        """``failures``: of the processes of this number before, in a row."""
+        member = EngineMember(number, self._command, self._dropped, failures)
+        asked = Decode(number=number, count=self._config.engines, config=self._config)
+        member.channel.send(asked)
         return member
 
-    def _dropped(self, job: DecodeJob, future: Future[DecodeResult]) -> None:
+    def _dropped(self, member: EngineMember, job: DecodeJob, future: Future[DecodeResult]) -> None:
         """A process said that it can run no job any more: soon it will have ended."""
+        member.ready = False
         asyncio.get_running_loop().call_soon(self._place_again, job, future)
 
-    def _listen(self, member: _Member) -> None:
+    def _listen(self, member: EngineMember) -> None:
         member.channel.start(partial(self._take, member), partial(self._lost, member))
 
-    def _take(self, member: _Member, message: Message) -> None:
+    def _take(self, member: EngineMember, message: Message) -> None:
         if member.line.take(message):
             return
         match message:
@@ -227,14 +188,17 @@ class EnginePool:
                 member.figures = figures
             case Decoding():
                 logger.info("event=engine_ready number=%d", member.number)
-                member.ready, member.failures = True, 0
-                waiting, self._waiting = self._waiting, deque()
-                for each in waiting:
-                    self._place(each.job, each.future)
+                self._begin(member)
             case Broken(sentence=sentence):
                 logger.error("event=engine_broken number=%d: %s", member.number, sentence)
 
-    def _count(self, member: _Member, fields: dict[str, int | float]) -> None:
+    def _begin(self, member: EngineMember) -> None:
+        member.ready, member.since = True, asyncio.get_running_loop().time()
+        waiting, self._waiting = self._waiting, deque()
+        for each in waiting:
+            self._place(each.job, each.future)
+
+    def _count(self, member: EngineMember, fields: dict[str, int | float]) -> None:
         before, member.statistics = member.statistics, fields
         for name in _SUMS:
             self._sums[name] += fields.get(name, 0) - before.get(name, 0)
@@ -242,16 +206,19 @@ class EnginePool:
         spent = fields.get("busy_seconds", 0.0) - before.get("busy_seconds", 0.0)
         self._busy_seconds += spent / max(1, ready)
 
-    def _lost(self, member: _Member) -> None:
+    def _lost(self, member: EngineMember) -> None:
         if self._closed:
             return
         self._past += member.figures.past
-        failures = 0 if member.ready else member.failures + 1
+        now, since = asyncio.get_running_loop().time(), member.since
+        young = since is None or now - since < _YOUNG_SECONDS
+        failures = member.failures + 1 if young else 0
         member.ready = False
         logger.error("event=engine_ended number=%d", member.number)
         for job, future in member.line.end():
             self._place_again(job, future)
-        if failures >= _MOST_FAILURES and not any(each.ready for each in self._members):
+        given_up = since is None and failures >= _MOST_FAILURES
+        if given_up and not any(each.ready for each in self._members):
             logger.critical("no engine process can be started any more; their log says why")
             self._on_fatal()
             return
@@ -259,11 +226,10 @@ class EnginePool:
         self._restarts.add(restart)
         restart.add_done_callback(self._restarts.discard)
 
-    async def _restart(self, old: _Member, failures: int) -> None:
-        await asyncio.to_thread(_end, old.process)
+    async def _restart(self, old: EngineMember, failures: int) -> None:
+        await asyncio.to_thread(old.end)
         await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
-        member = self._spawn(old.number)
-        member.failures = failures
+        member = self._spawn(old.number, failures)
         self._members[old.number] = member
         self._listen(member)
 
@@ -271,23 +237,3 @@ class EnginePool:
 def used_by(engine: object) -> Figures:
     """What an engine uses besides this process."""
     return engine.figures if isinstance(engine, EnginePool) else Figures()
-
-
-def _first_words(member: _Member) -> tuple[str, tuple[str, ...]]:
-    """Wait for a process to load its model -> its name and languages."""
-    match member.channel.first():
-        case Decoding(model=model, languages=languages):
-            return model, languages
-        case Broken(sentence=sentence):
-            raise ConfigError(sentence)
-        case _:
-            raise ServerError("an engine process ended at its start; its log says why")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process whose line is cut, and end it where it does not."""
-    try:
-        process.wait(_END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from ..streamer.engine import FATAL
+from ..streamer.errors import EngineClosedError
 from ..streamer.jobs import DecodeJob, DecodeResult
 from .arena import Arena
 from .channel import Channel
@@ -15,6 +16,9 @@ from .errors import RemoteJobError
 from .ipc import Cancel, Failure, Job, Message, Result
 
 __all__ = ["JobLine"]
+
+# errors of a process whose engine has ended, or is about to
+_LAST_WORDS = FATAL | {EngineClosedError.__name__}
 
 
 class JobLine:
@@ -69,7 +73,7 @@ class JobLine:
             case Result(id=number, result=result):
                 self._answer(number, result)
             case Failure(id=number, error=name):
-                dropped = name is None or name in FATAL
+                dropped = name is None or name in _LAST_WORDS
                 self._answer(number, None if dropped else RemoteJobError.named(name or ""))
             case _:
                 return False

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,12 +27,13 @@ from whisper_stream.server.main import main
 from whisper_stream.server.remote_engine import RemoteEngine
 from whisper_stream.streamer.config import StreamConfig
 from whisper_stream.streamer.engine import EngineStatistics
+from whisper_stream.streamer.errors import EngineClosedError
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 
 from .server_rig import Peer, ScriptedEngine, ScriptedSession
 
 MARK_SAMPLES = 160
-FATAL_MARK = 0.5
+FATAL_MARK, LOST_MARK = 0.5, 0.25
 BROKEN = "TEST_BROKEN_ENGINE"
 ROOT = Path(__file__).parent.parent
 COMMAND = (sys.executable, "-m", "tests.ingress_rig", "ingress")
@@ -51,13 +54,31 @@ class ScriptedPool(EnginePool):
         return ScriptedSession(config, 60 * 16_000)
 
 
+class AcceleratorError(RuntimeError):
+    """Named as PyTorch's."""
+
+
 class MarkedEngine(ScriptedEngine):
-    """Samples at the start of a job tell it to end its process, or to break it; others say who decodes them."""
+    """Samples at the start of a job tell it to end its process at once; or to lose its GPU, if it is the first."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+        self._lost = False
+
+    def submit(self, job: DecodeJob) -> Future[DecodeResult]:
+        if self._lost:
+            raise EngineClosedError
+        return super().submit(job)
 
     def _decode(self, job: DecodeJob) -> DecodeResult:
         mark = job.audio[:MARK_SAMPLES]
         if np.allclose(mark, FATAL_MARK, atol=1e-3):
             os.kill(os.getpid(), signal.SIGKILL)
+        if self._number == 0 and np.allclose(mark, LOST_MARK, atol=1e-3):
+            self._lost = True
+            threading.Timer(0.3, os._exit, [os.EX_SOFTWARE]).start()
+            raise AcceleratorError
         return super()._decode(job)
 
     def statistics(self) -> EngineStatistics:  # type: ignore[override]
@@ -127,7 +148,7 @@ def run(argv: Sequence[str]) -> int:
         case "engine":
             if os.environ.get(BROKEN):
                 return engine_process.main(argv[1:], _broken)
-            return engine_process.main(argv[1:], lambda asked: MarkedEngine())
+            return engine_process.main(argv[1:], lambda asked: MarkedEngine(asked.number))
     raise AssertionError(argv)
 
 

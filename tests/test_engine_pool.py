@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from whisper_stream.server import wire
 
-from .ingress_rig import BROKEN, FATAL_MARK, ROOT, Running, running
+from .ingress_clients import get, gone, metric, opened, until, words
+from .ingress_rig import BROKEN, FATAL_MARK, LOST_MARK, ROOT, Running, running
 from .server_rig import Peer, daemon, speech
-from .test_ingress import get, gone, metric, opened, until, words
 
 AUDIO = speech(3.2, seed=5)
 STEP_BYTES = 2 * 8_000  # of audio that the scripted session has decoded at once
@@ -26,6 +26,7 @@ JFK = (
     "ask what you can do for your country"
 )
 FATAL = np.full(8_000, FATAL_MARK * 32_768, "<i2").tobytes()
+LOST = np.full(8_000, LOST_MARK * 32_768, "<i2").tobytes()
 
 
 def engines(there: Running) -> list[int]:
@@ -118,6 +119,24 @@ def test_audio_that_ends_every_engine_is_given_up_and_its_stream_is_told() -> No
     assert code == 0 and log.count("event=engine_ended") == 3
 
 
+def test_an_engine_that_loses_its_gpu_costs_nobody_a_word() -> None:
+    """It says so for the job that was lost, and refuses all others until it has ended."""
+    expected = undisturbed()
+    with running("--engines", "2") as there, there.connect() as unlucky, there.connect() as healthy:
+        opened(healthy)
+        opened(unlucky)
+        before = engines(there)
+        unlucky.audio(LOST)
+        assert said(healthy, AUDIO) == expected
+        unlucky.send(wire.Eos())
+        messages, code, reason = unlucky.rest()
+        assert (code, reason) == (1000, "done")
+        assert len(words(messages)) == 1 and not any(isinstance(m, wire.Gap) for m in messages)
+        until(lambda: len(engines(there)) == 2 and before[0] not in engines(there))
+        code, log = there.stop()
+    assert code == 0 and log.count("event=engine_ended") == 1
+
+
 @pytest.mark.parametrize(
     ("broken", "code", "told"),
     [
@@ -173,8 +192,9 @@ def test_real_speech_is_understood_though_an_engine_is_killed() -> None:
     assert re.findall(r"[a-z]+", said.casefold()) == JFK.split()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("all_are_told", [False, True])
+@pytest.mark.parametrize(
+    ("number", "all_are_told"), [(signal.SIGTERM, True), (signal.SIGINT, False)]
+)
 def test_a_signal_lets_streams_finish(number: signal.Signals, all_are_told: bool) -> None:
     expected = undisturbed()
     with running("--engines", "2", "--ingress", "2") as there, there.connect() as peer:
