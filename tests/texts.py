@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Iterable
 from io import StringIO
 from pathlib import Path
@@ -12,7 +13,7 @@ import jiwer
 import pysrt
 import webvtt
 
-__all__ = ["DATA", "SPEECH", "check_times", "errors_in", "read_srt", "read_vtt"]
+__all__ = ["DATA", "SPEECH", "check_times", "errors_in", "png_size", "read_srt", "read_vtt"]
 
 DATA = Path(__file__).parent / "data"
 SPEECH = DATA / "en-speech-jfk.wav"  # 11 s, 44.1 kHz, stereo
@@ -50,3 +51,11 @@ def check_times(cues: list[Cue]) -> None:
     assert all(start < end for start, end, _ in cues)
     assert all(end <= start for (_, end, _), (start, _, _) in zip(cues, cues[1:], strict=False))
     assert all(len(line) <= 42 for *_, text in cues for line in text.splitlines())
+
+
+def png_size(path: Path) -> tuple[int, int]:
+    """Width and height of a picture."""
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", data[16:24])
+    return width, height
