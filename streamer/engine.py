@@ -38,9 +38,10 @@ class EngineStatistics(NamedTuple):
 
 
 # Under load endpoints make do with less. Backends of one job: so many wait for each of them. Batches, which
-# jobs always wait for: one has waited for so long.
+# jobs always wait for: one has waited for so long, and many are about to be taken together.
 _HURRY = 2
 _HURRY_SECONDS = 0.05
+_CROWD = 8
 # PyTorch's name for an error after which every call to the GPU fails (an illegal access, an assertion)
 FATAL = frozenset({"AcceleratorError"})
 
@@ -212,7 +213,8 @@ class EngineThread:
         self._give_up(suspects, EngineClosedError())
 
     def _hurried(self, batch: Sequence[QueuedJob]) -> list[tuple[QueuedJob, DecodeJob]]:
-        late = any(self._clock() - entry.asked > _HURRY_SECONDS for entry in batch)
+        waited = max((self._clock() - entry.asked for entry in batch), default=0.0)
+        late = len(batch) >= _CROWD and waited > _HURRY_SECONDS
         return [
             (entry, replace(entry.job, hurried=True) if late and entry.job.final else entry.job)
             for entry in batch

@@ -182,15 +182,16 @@ def test_a_gpu_that_is_lost_ends_the_engine_and_says_so(caplog: pytest.LogCaptur
     engine.close()
 
 
-def test_endpoints_are_hurried_once_a_job_has_waited() -> None:
+def test_endpoints_are_hurried_once_many_jobs_have_waited() -> None:
     now = 0.0
     backend = Rolls("nothing")
-    hurried: list[list[bool]] = []
+    backend.room = 100
+    waves: list[list[DecodeJob]] = []
     admit = backend.admit
 
     def look(jobs: Sequence[tuple[QueuedJob, DecodeJob]]) -> None:
         if jobs:
-            hurried.append([each.hurried for _, each in jobs])
+            waves.append([each for _, each in jobs])
         admit(jobs)
 
     backend.admit = look  # type: ignore[method-assign]
@@ -202,17 +203,24 @@ def test_endpoints_are_hurried_once_a_job_has_waited() -> None:
         clock=lambda: now,
         rolling=[backend],
     )
-    final = replace(job(2), final=True)
-    futures = [engine.submit(final)]
-    assert backend.begun.wait(WAIT)  # it is held there until the gate is opened
-    futures += [engine.submit(job(3)), engine.submit(final)]
-    now = 1.0
-    futures += [engine.submit(final)]
-    backend.gate.set()
-    assert all(future.result(WAIT) for future in futures)
-    futures = [engine.submit(final)]
-    assert futures[0].result(WAIT)
+
+    def wave(jobs: int, waited: float) -> list[bool]:
+        """One update and endpoints that wait while another job is admitted -> whether they are hurried."""
+        nonlocal now
+        backend.gate.clear()
+        backend.begun.clear()
+        futures = [engine.submit(job(1))]
+        assert backend.begun.wait(WAIT)  # it is held there until the gate is opened
+        futures += [engine.submit(replace(job(n), final=n > 10)) for n in range(10, 10 + jobs)]
+        now += waited
+        backend.gate.set()
+        assert all(future.result(WAIT) for future in futures)
+        assert not any(each.hurried for each in waves[-1] if not each.final)
+        return [each.hurried for each in waves[-1] if each.final]
+
+    assert wave(8, 0.01) == [False] * 7
+    assert wave(8, 0.1) == [True] * 7
+    assert (
+        wave(7, 0.1) == [False] * 6
+    )  # a slow GPU with a few streams: all of them get the best there is
     engine.close()
-    # at once; with two that waited, and only the endpoints; at once again
-    assert hurried[0] == [False] and hurried[-1] == [False]
-    assert sorted(sum(hurried[1:-1], [])) == [False, True, True]
