@@ -18,22 +18,20 @@ import heapq
 import itertools
 import json
 import os
-import signal
 import sys
 import tempfile
 import threading
 import time
 import wave
 from asyncio.subprocess import DEVNULL, PIPE
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
+from processor_profile import Sampled, parts_of, read_profile
 from whisper_stream.clients.load_clips import LoadClip, choose_language, read_clips
 from whisper_stream.clients.load_line import open_line
 from whisper_stream.clients.load_plan import make_plans
@@ -53,19 +51,8 @@ from whisper_stream.streamer.session import StreamSession
 
 ROOT = Path(__file__).parent.parent
 WORD_SECONDS = 0.35
-SAMPLE_SECONDS = 0.002  # between two looks of the profile
 PINGS = 5  # a second
 TURNS = 100_000
-
-# Which part of the daemon a function belongs to, by where its file lies; the first that fits.
-PARTS = (
-    ("vad", ("streamer/vad.py", "webrtcvad")),
-    ("session", ("streamer/", "server/recording.py", "server/bridge.py", "server/pulse.py")),
-    ("messages", ("server/codec.py", "server/mapping.py", "server/mailbox.py", "server/outbox.py")),
-    ("watching", ("server/monitor.py", "server/debug.py", "server/word_times.py")),
-    ("connection", ("server/",)),
-    ("sockets", ("uvicorn", "websockets", "starlette", "asyncio", "selectors", "ssl.py")),
-)
 
 
 class ScriptedEngine:
@@ -145,29 +132,6 @@ def run_daemon(flags: list[str]) -> int:
     finally:
         if path != "-":
             Path(path).write_text(json.dumps(sampled.end()))
-
-
-class Sampled:
-    """Looks every few milliseconds of processor time where the main thread is."""
-
-    def __init__(self) -> None:
-        self._lines: Counter[str] = Counter()
-        self._began = 0.0
-
-    def begin(self) -> None:
-        self._began = time.process_time()
-        signal.signal(signal.SIGPROF, self._look)
-        signal.setitimer(signal.ITIMER_PROF, SAMPLE_SECONDS, SAMPLE_SECONDS)
-
-    def end(self) -> dict[str, float]:
-        """Processor seconds by file and function."""
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        each = (time.process_time() - self._began) / max(1, self._lines.total())
-        return {line: count * each for line, count in self._lines.most_common()}
-
-    def _look(self, number: int, frame: FrameType | None) -> None:
-        if frame is not None:
-            self._lines[f"{frame.f_code.co_filename}:{frame.f_code.co_qualname}"] += 1
 
 
 @asynccontextmanager
@@ -272,23 +236,6 @@ async def _probe(url: str, pings: list[float]) -> None:
                 pass
             pings.append(clock() - asked)
             await asyncio.sleep(1 / PINGS)
-
-
-def read_profile(path: str) -> dict[str, float]:
-    lines: dict[str, float] = json.loads(Path(path).read_text())
-    return lines
-
-
-def parts_of(lines: dict[str, float], stream_seconds: float) -> dict[str, float]:
-    """Processor seconds for each second of a stream, by part; C functions count to their callers."""
-    spent: Counter[str] = Counter()
-    for line, seconds in lines.items():
-        spent[_part(line)] += seconds / stream_seconds
-    return {part: round(share, 6) for part, share in spent.most_common()}
-
-
-def _part(file: str) -> str:
-    return next((part for part, marks in PARTS if any(m in file for m in marks)), "other")
 
 
 async def profiled(options: argparse.Namespace) -> dict[str, Any]:
