@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import signal
 import socket
@@ -78,11 +79,14 @@ async def _serve(channel: Channel, arena: Arena, engine: Engine) -> None:
     """Run jobs until the parent hangs up."""
     over = asyncio.Event()
     EngineHost(channel, arena, engine, lambda message: None, on_lost=over.set)
-    while not over.is_set():
+    for turn in itertools.count():
+        if over.is_set():
+            return
         fields = plain(engine.statistics())
         numbers = {n: v for n, v in fields.items() if isinstance(v, (int, float))}
         channel.send(Statistics(fields=numbers))
-        channel.send(Report(id=0, figures=_figures()))
+        if turn % _REPORT_EVERY == 0:
+            channel.send(Report(id=0, figures=_figures()))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TELL_SECONDS):
                 await over.wait()
