@@ -31,9 +31,8 @@ from .stream import where
 
 __all__ = ["main"]
 
-_TELL_SECONDS = (
-    0.25  # between two statements of the engine's statistics, and of what the process uses
-)
+_TELL_SECONDS = 0.25  # between two statements of the engine's statistics
+_REPORT_EVERY = 4  # of them: what the process uses, which takes the driver a moment
 
 logger = logging.getLogger(__name__)
 
