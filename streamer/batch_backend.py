@@ -13,7 +13,7 @@ that of ``WhisperBackend``. Used from one thread only; the words of a result are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -32,18 +32,15 @@ from ..model.whisper import Whisper
 from .attempts import Ladder
 from .backend_config import BackendConfig, ContextMode
 from .batch_passes import BatchPasses
-from .batch_row import BatchRow
+from .batch_row import BatchRow, Outcome
 from .config import SAMPLE_RATE
 from .features import padded_samples, silence_states
 from .jobs import DecodeJob, DecodeResult
 from .rules import make_rules, tokenizer_for
-from .timed_words import timed_words
 
 __all__ = ["BatchBackend", "Outcome", "fitting_slots"]
 
 K = TypeVar("K", bound=Hashable)
-
-Outcome = Callable[[], DecodeResult]  # may be called from any thread
 
 _FEWEST_SLOTS, _MOST_SLOTS = 4, 128
 _SLOT_SHARE = 0.4  # of the memory that is free
@@ -274,34 +271,10 @@ class BatchBackend(Generic[K]):
         for row in rows:
             del self._rows[row.slot]
             self._free.append(row.slot)
-        return [(row.key, _outcome(row, found.get(row.slot))) for row in rows]
+        return [(row.key, row.outcome(found.get(row.slot))) for row in rows]
 
 
 def fitting_slots(model: Whisper, free_bytes: int) -> int:
     """How many jobs in flight suit a GPU with so much memory free: its work wants some as well."""
     own = slot_bytes(model.dims, model.dtype.itemsize)
     return max(_FEWEST_SLOTS, min(_MOST_SLOTS, round(free_bytes * _SLOT_SHARE) // own))
-
-
-def _outcome(row: BatchRow[K], times: RowTimes | None) -> Outcome:
-    attempt, tokenizer = row.taken, row.tokenizer
-    assert attempt is not None
-    assert tokenizer is not None
-    job, language, probability = row.job, row.language, row.probability
-
-    def result() -> DecodeResult:
-        words = (
-            timed_words(
-                tokenizer,
-                language,
-                attempt.tokens,
-                attempt.logprobs,
-                times.starts[len(job.prefix) :],
-                times.attended[len(job.prefix) :],
-            )
-            if times is not None
-            else ()
-        )
-        return attempt.result(words, language, probability)
-
-    return result

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..model.beam_row import BeamRow
 from ..model.greedy_row import GreedyRow
 from ..model.tokenizer import Tokenizer
 from .attempts import Attempt, Ladder, initial_tokens, token_limit
 from .backend_config import BackendConfig
-from .jobs import DecodeJob
+from .jobs import DecodedWord, DecodeJob, DecodeResult
+from .timed_words import timed_words
 
-__all__ = ["BatchRow"]
+if TYPE_CHECKING:
+    from ..model.batch_align import RowTimes
+
+__all__ = ["BatchRow", "Outcome"]
+
+Outcome = Callable[[], DecodeResult]  # may be called from any thread
 
 K = TypeVar("K")
 
@@ -99,6 +106,28 @@ class BatchRow(Generic[K]):
         """The greedy try that goes on."""
         assert self.greedy is not None
         return self.greedy
+
+    def outcome(self, times: RowTimes | None) -> Outcome:
+        """What makes the job's result of the text that was taken; ``times``: of its tokens, if it has any."""
+        attempt, tokenizer = self.taken, self.tokenizer
+        assert attempt is not None
+        assert tokenizer is not None
+        prefix, language, probability = len(self.job.prefix), self.language, self.probability
+
+        def result() -> DecodeResult:
+            words: tuple[DecodedWord, ...] = ()
+            if times is not None:
+                words = timed_words(
+                    tokenizer,
+                    language,
+                    attempt.tokens,
+                    attempt.logprobs,
+                    times.starts[prefix:],
+                    times.attended[prefix:],
+                )
+            return attempt.result(words, language, probability)
+
+        return result
 
     def _add(
         self,
