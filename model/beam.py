@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from .cache import CrossCache, SelfCache
-from .decoders import BeamSearchDecoder
+from .decoders import BeamSearchDecoder, logprobs_of
 from .greedy import GreedyOutput, GreedyRules
 from .inference import EncodedAudio, TorchInference
 from .ranking import MaximumLikelihoodRanker
@@ -33,7 +33,8 @@ def beam_search(
     """
     encoded = EncodedAudio(model, torch.empty(1, 0, 0))
     encoded.cross = audio  # computed already
-    inference = TorchInference(model, encoded)
+    room = min(max_tokens, model.dims.n_text_ctx - len(initial))
+    inference = TorchInference(model, encoded, room=len(initial) + room)
     decoder = BeamSearchDecoder(
         beam_size=beam_size,
         eot=rules.eot,
@@ -43,7 +44,6 @@ def beam_search(
     tokens = torch.tensor([list(initial)], device=model.device)
     logits, _ = inference.prefill(tokens, sot_index=0, group=beam_size)
     tokens = tokens.repeat(beam_size, 1)
-    room = min(max_tokens, model.dims.n_text_ctx - len(initial))
     with model.decoder.stepping():
         for step in range(room):
             logits = logits + rules.suppressed
@@ -85,11 +85,12 @@ def judge(
         heads=model.heads_by_layer,
     )
     no_speech = model.decoder.logits(hidden[:, sot_index]).softmax(-1)[0, rules.no_speech].item()
-    logits = model.decoder.logits(hidden[0, len(initial) - 1 :]) + rules.suppressed
+    logits = model.decoder.logits(hidden[0, len(initial) - 1 :])
+    logits += rules.suppressed
     if not allow_empty:
         logits[0, list(rules.blank)] = -torch.inf
-    expected = torch.tensor([[*tokens, rules.eot]], device=model.device).T
-    logprobs = (logits.gather(1, expected)[:, 0] - logits.logsumexp(dim=-1)).tolist()
+    expected = torch.tensor([*tokens, rules.eot], device=model.device)
+    logprobs = logprobs_of(expected, logits).tolist()
     return GreedyOutput(
         tokens=list(tokens),
         logprobs=logprobs,

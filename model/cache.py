@@ -62,10 +62,13 @@ class SelfCache:
         self.k[:, moved, :, :length] = self.k[:, sources, :, :length]
         self.v[:, moved, :, :length] = self.v[:, sources, :, :length]
 
-    def repeat(self, times: int) -> None:
-        """Every row ``times`` times in a row, for several candidates of one window."""
-        self.k = self.k.repeat_interleave(times, dim=1)
-        self.v = self.v.repeat_interleave(times, dim=1)
+    def repeat(self, times: int, *, room: int | None = None) -> None:
+        """Every row ``times`` times in a row, for several candidates of one window.
+
+        With ``room`` for so many tokens afterwards; None keeps what there is.
+        """
+        self.k = self.k[:, :, :, :room].repeat_interleave(times, dim=1)
+        self.v = self.v[:, :, :, :room].repeat_interleave(times, dim=1)
 
 
 class CrossCache:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .cache import CrossCache, SelfCache
-from .decoders import likeliest
+from .decoders import likeliest, logprobs_of
 from .greedy_row import GreedyRow
 from .whisper import Whisper
 
@@ -148,8 +148,11 @@ def _choose(
     *,
     first: bool = False,
 ) -> _Choice:
-    """Picks one token at each of the positions of ``logits`` [T, V], with its log-probability."""
-    logits = logits + rules.suppressed
+    """Picks one token at each of the positions of ``logits`` [T, V], with its log-probability.
+
+    In place: of a draft's positions they are many megabytes.
+    """
+    logits += rules.suppressed
     if first:
         logits[0, list(rules.blank)] = -torch.inf
     if temperature == 0.0:
@@ -157,5 +160,4 @@ def _choose(
     else:
         probabilities = (logits / temperature).softmax(dim=-1)
         picked = torch.multinomial(probabilities, 1, generator=generator)[:, 0]
-    chosen = logits.gather(1, picked[:, None])[:, 0] - logits.logsumexp(dim=-1)
-    return _Choice(tokens=picked.tolist(), logprobs=chosen.tolist())
+    return _Choice(tokens=picked.tolist(), logprobs=logprobs_of(picked, logits).tolist())

@@ -77,11 +77,15 @@ class Inference(Protocol):
 
 
 class TorchInference:
-    """Runs the decoder with a preallocated cache: the initial tokens at once, then one at a time."""
+    """Runs the decoder with a preallocated cache: the initial tokens at once, then one at a time.
 
-    def __init__(self, model: Whisper, audio: EncodedAudio) -> None:
+    ``room``: for so many tokens in all; None for as many as the model can have. Candidates have a cache each.
+    """
+
+    def __init__(self, model: Whisper, audio: EncodedAudio, *, room: int | None = None) -> None:
         self._decoder = model.decoder
         self._audio = audio
+        self._room = room
         self._cache: SelfCache | None = None  # set by prefill
         self._length = 0  # tokens entered so far
 
@@ -93,7 +97,7 @@ class TorchInference:
         # two rows of logits are wanted, not all: the projection is the dearest layer
         logits = self._decoder.logits(hidden[:, [sot_index, -1]])  # [A, 2, V]
         if group > 1:
-            cache.repeat(group)
+            cache.repeat(group, room=self._room)
         self._cache = cache
         return logits[:, 1].repeat_interleave(group, dim=0), logits[:, 0]
 

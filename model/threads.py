@@ -1,10 +1,10 @@
-"""How PyTorch's threads wait, and how much code oneDNN keeps. No torch here: it is settled before torch loads."""
+"""How PyTorch's threads wait, and what oneDNN and MKL keep. No torch here: it is settled before torch loads."""
 
 from __future__ import annotations
 
 import os
 
-__all__ = ["MOST_THREADS", "keep_little_code", "wait_politely"]
+__all__ = ["MOST_THREADS", "keep_little_code", "keep_no_buffers", "wait_politely"]
 
 MOST_THREADS = 512  # that may be asked for; OpenMP crashes where it cannot make them
 
@@ -27,3 +27,12 @@ def keep_little_code() -> None:
     minutes. 256 are those of all lengths of windows. Call before torch is first imported.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
+
+
+def keep_no_buffers() -> None:
+    """Makes MKL free the buffers of a product after it, unless the environment says otherwise.
+
+    It would keep 6 MB for every thread that ever made a spectrogram, and none of that is of use to
+    anything else. Call before torch is first imported.
+    """
+    os.environ.setdefault("MKL_DISABLE_FAST_MM", "1")

@@ -41,6 +41,7 @@ class EngineStatistics(NamedTuple):
 # jobs always wait for: one has waited for so long, and many are about to be taken together.
 _HURRY = 2
 _HURRY_SECONDS = 0.05
+_REST_SECONDS = 30.0  # without a job, after which nobody minds what takes a moment
 _CROWD = 8
 # PyTorch's name for an error after which every call to the GPU fails (an illegal access, an assertion)
 FATAL = frozenset({"AcceleratorError"})
@@ -51,6 +52,7 @@ class EngineThread:
 
     A stream has one job out at a time, so the queue is bounded by the number of streams.
     ``on_start`` is called on a backend's thread before it decodes, with how many are at work then;
+    ``on_rest`` once after ``rest_seconds`` without a job (of backends, not of batches);
     ``on_fatal`` after a failure that leaves a GPU unusable for this process: nothing can be decoded any more.
     """
 
@@ -64,6 +66,8 @@ class EngineThread:
         max_batch: int = 1,
         make_detector: Callable[[DetectorName], SpeechDetector] = make_detector,
         on_start: Callable[[int], None] = lambda busy: None,
+        on_rest: Callable[[], None] = lambda: None,
+        rest_seconds: float = _REST_SECONDS,
         clock: Callable[[], float],
         rolling: Sequence[RollingBackend] = (),
         on_fatal: Callable[[], None] = lambda: None,
@@ -71,6 +75,9 @@ class EngineThread:
         self.model_name = model_name
         self.languages = languages  # codes a stream may ask for; empty: English only
         self._on_start = on_start
+        self._on_rest = on_rest
+        self._rest_seconds = rest_seconds
+        self._rested = True  # since the last job
         self._on_fatal = on_fatal
         self._codec = codec
         self._make_detector = make_detector
@@ -263,12 +270,16 @@ class EngineThread:
             batch: list[QueuedJob] = []
             while not batch:
                 while not self._queue and not self._closed:
-                    self._condition.wait()
+                    woken = self._condition.wait(None if self._rested else self._rest_seconds)
+                    if not (woken or self._queue or self._busy or self._rested):
+                        self._rested = True
+                        self._on_rest()
                 if self._closed:
                     return []
                 batch = self._queue.take(self._max_batch)
             self._running += len(batch)
             self._busy += 1
+            self._rested = False
             return batch
 
     def _settle(self, batch: Sequence[QueuedJob], *, failed: bool) -> None:

@@ -40,11 +40,14 @@ def open_engine(
     Raises the errors of ``load_model``, each one clear sentence.
     """
     from ..model.locate import locate
-    from ..model.threads import keep_little_code, wait_politely
+    from ..model.memory import share_one_heap
+    from ..model.threads import keep_little_code, keep_no_buffers, wait_politely
 
     locate(model)  # a mistyped name is told before the slow imports
     wait_politely()
     keep_little_code()
+    keep_no_buffers()
+    share_one_heap()
 
     import torch
 
@@ -68,6 +71,7 @@ def _on_cpu(whisper: Whisper) -> EngineThread:
     import numpy as np
     import torch
 
+    from ..model.memory import release_freed
     from ..model.warmup import COMPILING, warm_up
     from .backend import WhisperBackend
 
@@ -83,12 +87,14 @@ def _on_cpu(whisper: Whisper) -> EngineThread:
     # the first decode compiles and allocates: no user should wait for that
     noise = np.random.default_rng(0).normal(0.0, 0.01, 16_000).astype(np.float32)
     first.decode([DecodeJob(audio=noise, language="en")])
+    release_freed()
     return EngineThread(
         [first, *others],
         first.tokenizer,
         model_name=whisper.name,
         languages=first.tokenizer.all_language_codes if whisper.is_multilingual else (),
         on_start=lambda busy: torch.set_num_threads(max(1, cores // busy)),
+        on_rest=release_freed,
         clock=time.perf_counter,
     )
 

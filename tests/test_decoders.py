@@ -12,7 +12,7 @@ import whisper.decoding as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from whisper_stream.model.decoders import BeamSearchDecoder, GreedyDecoder
+from whisper_stream.model.decoders import BeamSearchDecoder, GreedyDecoder, logprobs_of
 from whisper_stream.model.ranking import Candidate, MaximumLikelihoodRanker
 
 # the reference hands a tensor to numpy.argsort
@@ -139,3 +139,16 @@ def test_ranking_is_the_references(group: list[tuple[int, float]], penalty: floa
 def test_a_candidate_without_tokens_can_be_ranked() -> None:
     empty = Candidate(tokens=(), sum_logprob=-0.5)
     assert MaximumLikelihoodRanker(None).rank([empty, Candidate(tokens=(1,), sum_logprob=-1)]) == 0
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8, 9, 17])
+def test_log_probabilities_of_tokens(rows: int) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    logits = torch.randn(rows, 51_864, generator=generator) * 5
+    logits[:, 7] = -torch.inf
+    tokens = torch.randint(8, 51_864, (rows,), generator=generator)
+    exact = logits.double().log_softmax(dim=-1)[range(rows), tokens]
+    found = logprobs_of(tokens, logits)
+    assert found.double().numpy() == pytest.approx(exact.numpy(), abs=1e-5)
+    # in parts and as a whole: the same bits
+    assert torch.equal(found, logits[range(rows), tokens] - logits.logsumexp(dim=-1))

@@ -86,6 +86,31 @@ def hold(engine: EngineThread, backend: GatedBackend) -> Future[DecodeResult]:
     return future
 
 
+def test_rests_once_after_the_last_job(backend: GatedBackend) -> None:
+    rests: queue.Queue[int] = queue.Queue()
+    answered: list[int] = []
+    engine = EngineThread(
+        [backend],
+        FakeCodec(),
+        model_name="fake",
+        make_detector=lambda name: LevelDetector(),
+        on_rest=lambda: rests.put(len(answered)),
+        rest_seconds=0.0,
+        clock=lambda: 0.0,
+    )
+    try:
+        for number in (1, 2):
+            future = engine.submit(job(number))
+            future.add_done_callback(lambda done: answered.append(number_of(done)))
+            backend.begun.get(timeout=WAIT)
+            assert rests.empty()  # not while there is one, nor before the first
+            backend.go()
+            assert rests.get(timeout=WAIT) == number
+    finally:
+        engine.close()
+    assert rests.empty()
+
+
 def test_an_endpoint_overtakes_one_job(engine: EngineThread, backend: GatedBackend) -> None:
     held = hold(engine, backend)
     waiting = [engine.submit(job(n, final=n in (3, 5))) for n in range(1, 6)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from whisper_stream.model.threads import keep_little_code, wait_politely
+from whisper_stream.model.threads import keep_little_code, keep_no_buffers, wait_politely
 
 
 def test_defaults_are_set_and_choices_respected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,3 +19,9 @@ def test_defaults_are_set_and_choices_respected(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
     keep_little_code()
     assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "256"
+    monkeypatch.setenv("MKL_DISABLE_FAST_MM", "0")
+    keep_no_buffers()
+    assert os.environ["MKL_DISABLE_FAST_MM"] == "0"
+    monkeypatch.delenv("MKL_DISABLE_FAST_MM")
+    keep_no_buffers()
+    assert os.environ["MKL_DISABLE_FAST_MM"] == "1"

@@ -182,6 +182,9 @@ def test_reorder_and_repeat_move_whole_rows() -> None:
     own.repeat(2)
     assert own.rows == 6
     assert own.k[0, :, 0, 0, 0].tolist() == [2.0, 2.0, 0.0, 0.0, 0.0, 0.0]
+    own.repeat(2, room=7)
+    assert own.k.shape[1:4] == own.v.shape[1:4] == (12, dims.n_text_head, 7)
+    assert own.v[0, :, 0, 4, 0].tolist() == [-2.0] * 4 + [0.0] * 8
 
 
 def test_models_of_unknown_heads_use_the_upper_half() -> None:
