@@ -41,7 +41,7 @@ class EngineStatistics(NamedTuple):
 # jobs always wait for: one has waited for so long, and many are about to be taken together.
 _HURRY = 2
 _HURRY_SECONDS = 0.05
-_REST_SECONDS = 30.0  # without a job, after which nobody minds what takes a moment
+_REST_SECONDS = 20.0  # between two moments that a backend takes for itself
 _CROWD = 8
 # PyTorch's name for an error after which every call to the GPU fails (an illegal access, an assertion)
 FATAL = frozenset({"AcceleratorError"})
@@ -52,7 +52,7 @@ class EngineThread:
 
     A stream has one job out at a time, so the queue is bounded by the number of streams.
     ``on_start`` is called on a backend's thread before it decodes, with how many are at work then;
-    ``on_rest`` once after ``rest_seconds`` without a job (of backends, not of batches);
+    ``on_rest`` between jobs, every ``rest_seconds``, and once when there are no more (not of batches);
     ``on_fatal`` after a failure that leaves a GPU unusable for this process: nothing can be decoded any more.
     """
 
@@ -78,6 +78,7 @@ class EngineThread:
         self._on_rest = on_rest
         self._rest_seconds = rest_seconds
         self._rested = True  # since the last job
+        self._rest_at = clock() + rest_seconds
         self._on_fatal = on_fatal
         self._codec = codec
         self._make_detector = make_detector
@@ -165,6 +166,9 @@ class EngineThread:
                     entry.future.set_exception(outcome)
                 else:
                     entry.future.set_result(outcome)
+            if (now := self._clock()) >= self._rest_at:
+                self._rest_at = now + self._rest_seconds
+                self._on_rest()
 
     def _decode(
         self, backend: Backend, batch: Sequence[QueuedJob]

@@ -95,7 +95,7 @@ def test_rests_once_after_the_last_job(backend: GatedBackend) -> None:
         model_name="fake",
         make_detector=lambda name: LevelDetector(),
         on_rest=lambda: rests.put(len(answered)),
-        rest_seconds=0.0,
+        rest_seconds=0.001,
         clock=lambda: 0.0,
     )
     try:
@@ -106,6 +106,32 @@ def test_rests_once_after_the_last_job(backend: GatedBackend) -> None:
             assert rests.empty()  # not while there is one, nor before the first
             backend.go()
             assert rests.get(timeout=WAIT) == number
+    finally:
+        engine.close()
+    assert rests.empty()
+
+
+def test_rests_between_jobs_when_it_is_time(backend: GatedBackend) -> None:
+    rests: queue.Queue[int] = queue.Queue()
+    now = 0.0
+    engine = EngineThread(
+        [backend],
+        FakeCodec(),
+        model_name="fake",
+        make_detector=lambda name: LevelDetector(),
+        on_rest=lambda: rests.put(last),
+        rest_seconds=3 * WAIT,
+        clock=lambda: now,
+    )
+    last = 0
+    backend.go(1000)
+    try:
+        # a minute after the start, and a minute after that
+        for last, time in [(1, 59.0), (2, 60.0), (3, 61.0), (4, 119.0), (5, 120.0), (6, 121.0)]:
+            now = time
+            assert number_of(engine.submit(job(last))) == last
+            if last in (2, 5):
+                assert rests.get(timeout=WAIT) == last
     finally:
         engine.close()
     assert rests.empty()
