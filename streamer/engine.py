@@ -39,10 +39,8 @@ class EngineStatistics(NamedTuple):
 
 # Under load endpoints make do with less. Backends of one job: so many wait for each of them. Batches, which
 # jobs always wait for: one has waited for so long, and many are about to be taken together.
-_HURRY = 2
-_HURRY_SECONDS = 0.05
+_HURRY, _CROWD, _HURRY_SECONDS = 2, 8, 0.05
 _REST_SECONDS = 20.0  # between two moments that a backend takes for itself
-_CROWD = 8
 # PyTorch's name for an error after which every call to the GPU fails (an illegal access, an assertion)
 FATAL = frozenset({"AcceleratorError"})
 
