@@ -83,7 +83,7 @@ class ScriptedEngine:
 
     def statistics(self) -> EngineStatistics:
         idle = dict.fromkeys(EngineStatistics._fields, 0)
-        return EngineStatistics(**{**idle, "done": self._done})
+        return EngineStatistics(**{**idle, "done": self._done, "processes": 1})
 
     def close(self) -> None:
         """Nothing to end."""

@@ -157,6 +157,10 @@ class AudioSource:
             try:
                 packet = next(packets, None)
             except (av.error.FFmpegError, OSError) as error:
+                if isinstance(error, av.error.InvalidDataError) and watch.begun:
+                    watch.failed()  # what there is of a file that was cut is played
+                    watch.end()
+                    return
                 raise SourceError(f"{self.name}: reading failed: {reason_of(error)}") from None
             if packet is None:
                 watch.end()

@@ -42,6 +42,11 @@ class Damage:
         self._places: list[float] = []  # in seconds of what was decoded
         self._ended = False
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was decoded."""
+        return self._seconds > 0
+
     def failed(self) -> None:
         """A packet could not be decoded, or read."""
         if not self._places or self._seconds - self._places[-1] > _SAME_PLACE:

@@ -11,7 +11,7 @@ from .whisper import Whisper
 
 __all__ = ["COMPILING", "warm_up"]
 
-COMPILING = "compiling the decoder for this processor: only the first run on a machine does that"
+COMPILING = "the decoder is being compiled for this processor, which only the first run does, or is slow to load"
 
 _PATIENCE = 2.0  # seconds after which whoever waits is told why
 

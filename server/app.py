@@ -69,6 +69,7 @@ class Hub:
         self._readiness = Readiness(engine, self.streams.check_journal, self.metrics.faults)
         self._watching: asyncio.Task[None] | None = None
         self._connections: set[StreamConnection] = set()
+        self._passed_on = 0  # of them, by other processes, which count them
         # Set while no stream is open.
         self._empty = asyncio.Event()
         self._empty.set()
@@ -140,7 +141,7 @@ class Hub:
         """Return what this process, and those with its engines, have open, counted and used."""
         own = Figures(
             streams=len(self.streams),
-            connections=len(self._connections),
+            connections=self._own_connections,
             cpu_seconds=usage.cpu_seconds(),
             memory_bytes=usage.memory_bytes(),
             gpu=usage.gpu(),
@@ -150,7 +151,12 @@ class Hub:
 
     def publish(self) -> None:
         """Tell the other processes what this one has open."""
-        self.place.publish(len(self.streams), len(self._connections))
+        self.place.publish(len(self.streams), self._own_connections)
+
+    @property
+    def _own_connections(self) -> int:
+        """From clients to this process."""
+        return len(self._connections) - self._passed_on
 
     @property
     def _open(self) -> tuple[int, int]:
@@ -191,7 +197,7 @@ class Hub:
         with self.place.deciding():
             refusal = self.entrance.full(self._open[0], account)
             if refusal is None:
-                self.place.publish(len(self.streams) + 1, len(self._connections))
+                self.place.publish(len(self.streams) + 1, self._own_connections)
         return refusal
 
     async def _serve(
@@ -214,6 +220,7 @@ class Hub:
             lambda resume: self.place.relay_resume(websocket, codec, resume, account),
         )
         self._connections.add(connection)
+        self._passed_on += passed_on
         self._empty.clear()
         if self.draining:  # it began while this one was being accepted
             connection.stop()
@@ -226,6 +233,7 @@ class Hub:
             if counted is not None:
                 counted.streams -= 1
             self._connections.discard(connection)
+            self._passed_on -= passed_on
             if not self._connections:
                 self._empty.set()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 
+from ..model.languages import LANGUAGES
 from .errors import InvalidField
 from .wire import Start
 
@@ -39,6 +40,11 @@ def checked(start: Start, languages: tuple[str, ...]) -> Start:
             f"language {start.language[:32]!r}: this model knows English only; leave it out, or use "
             "a multilingual model",
         )
+    for code in start.languages:
+        if code not in LANGUAGES:
+            raise InvalidField(
+                "languages", f"languages has {code[:32]!r}, which is no language code of Whisper"
+            )
     if start.languages and "en" not in start.languages:
         raise InvalidField(
             "languages",

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from ..streamer.jobs import DecodeJob, DecodeResult
 from .arena import Arena
 from .channel import Channel
-from .errors import ConfigError, ServerError
+from .errors import ConfigError, ProcessError
 from .figures import Figures
 from .ipc import Broken, Decoding
 from .job_line import JobLine
@@ -71,7 +71,7 @@ class EngineMember:
     def first_words(self) -> tuple[str, tuple[str, ...]]:
         """Wait for the process to load its model, before ``channel`` is started -> its name and languages.
 
-        Raises ConfigError with the sentence of one that cannot, ServerError where it ends without.
+        Raises ConfigError with the sentence of one that cannot, ProcessError where it ends without.
         """
         match self.channel.first():
             case Decoding(model=model, languages=languages):
@@ -79,12 +79,12 @@ class EngineMember:
             case Broken(sentence=sentence):
                 raise ConfigError(sentence)
             case _:
-                raise ServerError("an engine process ended at its start; its log says why")
+                raise ProcessError("an engine process ended at its start; its log says why")
 
-    def end(self) -> None:
-        """Wait for the process, whose line is cut, and kill it where it does not end."""
+    def end(self) -> int:
+        """Wait for the process, whose line is cut, and kill it where it does not end -> its exit code."""
         try:
-            self._process.wait(_END_SECONDS)
+            return self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            return self._process.wait()

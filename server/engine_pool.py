@@ -119,6 +119,7 @@ class EnginePool:
             failed=int(self._sums["failed"]),
             audio_seconds=self._sums["audio_seconds"],
             busy_seconds=self._busy_seconds,
+            processes=sum(member.ready for member in self._members),
         )
 
     @property
@@ -214,20 +215,22 @@ class EnginePool:
         young = since is None or now - since < _YOUNG_SECONDS
         failures = member.failures + 1 if young else 0
         member.ready = False
-        logger.error("event=engine_ended number=%d", member.number)
         for job, future in member.line.end():
             self._place_again(job, future)
-        given_up = since is None and failures >= _MOST_FAILURES
-        if given_up and not any(each.ready for each in self._members):
-            logger.critical("no engine process can be started any more; their log says why")
-            self._on_fatal()
-            return
         restart = asyncio.get_running_loop().create_task(self._restart(member, failures))
         self._restarts.add(restart)
         restart.add_done_callback(self._restarts.discard)
 
     async def _restart(self, old: EngineMember, failures: int) -> None:
-        await asyncio.to_thread(old.end)
+        code = await asyncio.to_thread(old.end)
+        logger.error("event=engine_ended number=%d code=%d", old.number, code)
+        given_up = old.since is None and failures >= _MOST_FAILURES
+        if given_up and not any(each.ready for each in self._members):
+            logger.critical(
+                "event=engines_lost: none can be started again; the lines above say why"
+            )
+            self._on_fatal()
+            return
         await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
         member = self._spawn(old.number, failures)
         self._members[old.number] = member

@@ -34,7 +34,7 @@ __all__ = ["main"]
 _TELL_SECONDS = 0.25  # between two statements of the engine's statistics
 _REPORT_EVERY = 4  # of them: what the process uses, which takes the driver a moment
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(f"{__package__}.engine_process")  # it is run as __main__
 
 
 def main(argv: Sequence[str], open_engine: Callable[[Decode], Engine] | None = None) -> int:

@@ -100,6 +100,10 @@ class ConfigError(ServerError):
     exit_code = 2  # of every command that takes the daemon's flags
 
 
+class ProcessError(ServerError):
+    """A process of the daemon has ended, and starting it again does not help."""
+
+
 class JournalError(ServerError):
     """The journal cannot be written or read, or does not hold what it should."""
 

@@ -48,7 +48,7 @@ __all__ = ["SharedPlace", "main"]
 _REPORT_SECONDS = 2.0  # between two reports nobody asked for: what is lost where a process dies
 _PUBLISH_SECONDS = 0.25
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(f"{__package__}.ingress")  # it is run as __main__
 
 
 class SharedPlace(Place):

@@ -30,10 +30,12 @@ def load_engine(config: ServerConfig, number: int = 0, count: int = 1) -> Engine
         count=count,
     )
     known = engine.languages or ("en",)
+    unknown = None
     if config.language is not None and config.language not in known:
+        unknown = f"--language {config.language!r} is not one"
+    elif config.allowed_languages and not set(config.allowed_languages) & set(known):
+        unknown = f"--languages {config.languages!r} has none"
+    if unknown is not None:
         engine.close()
-        raise ConfigError(
-            f"--language {config.language!r} is not one that {engine.model_name} knows: "
-            f"{', '.join(known)}"
-        )
+        raise ConfigError(f"{unknown} that {engine.model_name} knows: {', '.join(known)}")
     return engine

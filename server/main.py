@@ -22,7 +22,7 @@ from .config import ServerConfig
 from .debug_pages import check_debug
 from .engine_pool import COMMAND as ENGINE_COMMAND
 from .engine_pool import EnginePool
-from .errors import ListenError
+from .errors import ListenError, ProcessError
 from .listener import DaemonServer, bind, bind_several
 from .load_engine import load_engine
 from .logs import configure_logging
@@ -75,6 +75,8 @@ def main(
                 asyncio.run(_supervise(config, engine, sockets, certificate, ingress_command))
             else:
                 asyncio.run(_serve(config, engine, sockets[0], certificate))
+    except ProcessError as error:
+        return _say(str(error), EXIT_FAILURE)
     except WhisperStreamError as error:
         return _say(str(error), EXIT_USAGE)
     except KeyboardInterrupt:

@@ -46,6 +46,8 @@ class Readiness:
 
     async def check(self) -> str | None:
         """Decode a second of silence, unless all was well a moment ago -> what is wrong, if anything."""
+        if plain(self._engine.statistics()).get("processes", 1) == 0:
+            return "no engine process is there; the next one is being started"
         loop = asyncio.get_running_loop()
         faults = self._faults()
         if loop.time() - self._proved < _FRESH_SECONDS and faults == self._faults_then:

@@ -25,7 +25,7 @@ from .channel import Channel
 from .config import ServerConfig
 from .engine_host import EngineHost
 from .engine_pool import used_by
-from .errors import ConfigError, ServerError
+from .errors import ConfigError, ProcessError, ServerError
 from .figures import Figures
 from .interfaces import Engine
 from .ipc import Broken, Collect, Collected, Hello, Message, Ready, Report, Statistics
@@ -157,7 +157,7 @@ class Supervisor:
             ingress.young = 0 if old else ingress.young + 1
             if ingress.young >= _MOST_YOUNG:
                 text = f"ingress process {ingress.number} ends again and again; its log says why"
-                self._fail(ServerError(text))
+                self._fail(ProcessError(text))
 
     async def _run_once(self, ingress: _Ingress) -> int:
         """Start a process, serve it, and return its exit code."""

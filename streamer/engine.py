@@ -35,6 +35,7 @@ class EngineStatistics(NamedTuple):
     # spent decoding, mean over the backends: a second a second is all there is. Of a batch, as much as its
     # places were taken
     busy_seconds: float
+    processes: int = 1  # that decode; 0: the last one has ended, and the next is being started
 
 
 # Under load endpoints make do with less. Backends of one job: so many wait for each of them. Batches, which

@@ -83,7 +83,7 @@ class MarkedEngine(ScriptedEngine):
 
     def statistics(self) -> EngineStatistics:  # type: ignore[override]
         idle = dict.fromkeys(EngineStatistics._fields, 0)
-        return EngineStatistics(**{**idle, "done": self.jobs})
+        return EngineStatistics(**{**idle, "done": self.jobs, "processes": 1})
 
 
 class Running:

@@ -27,6 +27,7 @@ KINDS = {
     "ogg": ("ogg", "libopus", 48_000),
     "m4a": ("mp4", "aac", 16_000),
     "webm": ("webm", "libopus", 48_000),
+    "aac": ("adts", "aac", 16_000),
     "aiff": ("aiff", "pcm_s16be", 16_000),
 }
 
@@ -122,6 +123,18 @@ def test_a_hole_of_a_webm_is_told(files: dict[str, bytes], tmp_path: Path) -> No
     path.write_bytes(zeros(files["webm"], 4_000))
     found = told(path)
     assert found is not None and found.endswith(" s of 11.0 s were read"), found
+
+
+@pytest.mark.parametrize("spare", [1, 20, 77])
+def test_a_file_that_breaks_off_inside_a_frame_is_played_to_there(
+    files: dict[str, bytes], spare: int, tmp_path: Path
+) -> None:
+    """FFmpeg calls it an error to read the last frame of a cut AAC."""
+    path = tmp_path / "a.aac"
+    path.write_bytes(files["aac"][: int(len(files["aac"]) * 0.4) + spare])
+    heard = sum(map(len, AudioSource(path).chunks())) / 2 / 16_000
+    assert heard == pytest.approx(0.4 * SECONDS, abs=0.6)
+    assert "is damaged near 4." in (told(path) or "")
 
 
 @pytest.mark.parametrize("kind", ["wav", "flac", "mp3", "m4a", "webm", "aiff"])

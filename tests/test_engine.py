@@ -234,14 +234,14 @@ def test_closing_cancels_what_waits_and_finishes_what_runs(backend: GatedBackend
 
 
 def test_statistics(engine: EngineThread, backend: GatedBackend) -> None:
-    assert engine.statistics() == (0, 0, 0, 0, 0.0, 0.0)
+    assert engine.statistics() == (0, 0, 0, 0, 0.0, 0.0, 1)
     hold(engine, backend)
     other = engine.submit(job(1, seconds=2.5))
     assert engine.statistics()[:4] == (1, 1, 0, 0)
     backend.go(2)
     number_of(other)
     # the clock ticks when a job is asked for, and at the start and the end of a batch
-    assert engine.statistics() == (0, 0, 2, 0, 3.5, 3.0)
+    assert engine.statistics() == (0, 0, 2, 0, 3.5, 3.0, 1)
 
 
 def test_sessions_are_made_with_the_options_given(engine: EngineThread) -> None:

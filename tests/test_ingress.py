@@ -110,6 +110,8 @@ def test_another_connection_takes_over_through_any_process(there: Running) -> No
             assert isinstance(messages[-1], wire.Error) and messages[-1].code == "taken_over"
             assert (code, reason) == (1008, "taken_over")
             holder = peer
+        # whoever passed it on counts it, and nobody else
+        until(lambda: metric(there.http, "whisper_stream_connections") == 1)
 
 
 def test_transcripts_are_fetched_and_deleted_through_any_process(there: Running) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from whisper_stream.model import memory
 from whisper_stream.model.memory import release_freed, share_one_heap
 
 # Threads that are alive at the same time take memory; then malloc_info counts the heaps.
@@ -58,6 +58,6 @@ def test_elsewhere_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"opened {name}")
 
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(memory.ctypes, "CDLL", refuse)
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
     share_one_heap()
     release_freed()

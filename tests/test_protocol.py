@@ -117,6 +117,17 @@ FATAL_BEFORE_START: list[tuple[str | bytes, ErrorCode, str | None, CloseCode]] =
 ]
 
 
+@pytest.mark.parametrize("codes", ['["en","zz"]', '["zz","en"]', '["zz"]', '["de"]', '["EN"]'])
+def test_an_english_model_knows_which_codes_are_none(codes: str) -> None:
+    english = fresh(())
+    start = f'{{"type":"start","languages":{codes}}}'
+    assert errors(english.receive_text(start)) == [("invalid_field", "languages", True)]
+    english = fresh(())
+    english.receive_text('{"type":"start","languages":["en","de"]}')
+    config = f'{{"type":"config","languages":{codes}}}'
+    assert errors(english.receive_text(config)) == [("invalid_field", "languages", False)]
+
+
 @pytest.mark.parametrize(("frame", "code", "field", "close"), FATAL_BEFORE_START)
 def test_a_bad_beginning_is_fatal(
     frame: str | bytes, code: ErrorCode, field: str | None, close: CloseCode
