@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from whisper_stream.model import loading
 from whisper_stream.model.errors import ModelError
+from whisper_stream.server.config import ServerConfig
+from whisper_stream.server.errors import ConfigError
+from whisper_stream.server.load_engine import load_engine
+from whisper_stream.streamer import opening
 from whisper_stream.streamer.opening import open_engine
+
+from .server_rig import ScriptedEngine
 
 
 class Asked(ModelError):
@@ -53,3 +61,30 @@ def test_engines_share_processors_and_take_gpus_in_turn(
     threads: int,
 ) -> None:
     assert asked(monkeypatch, gpus, **options) == (device, threads)
+
+
+@pytest.mark.parametrize(
+    ("options", "known", "refused"),
+    [
+        ({"language": "de"}, (), "--language 'de' is not one that m knows: en"),
+        ({"languages": "de,fr"}, (), "--languages 'de,fr' has none that m knows: en"),
+        ({"languages": "de,en"}, (), None),
+        ({"languages": "de"}, ("en", "de"), None),
+        ({"language": "fr"}, ("en", "de"), "--language 'fr' is not one that m knows: en, de"),
+    ],
+)
+def test_a_daemon_whose_model_knows_no_language_that_is_asked_for_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str],
+    known: tuple[str, ...],
+    refused: str | None,
+) -> None:
+    engine = ScriptedEngine(languages=known, model_name="m")
+    monkeypatch.setattr(opening, "open_engine", lambda model, **given: engine)
+    config = ServerConfig(**options)  # type: ignore[arg-type]
+    if refused is None:
+        assert load_engine(config) is engine
+        engine.close()
+    else:
+        with pytest.raises(ConfigError, match=re.escape(refused)):
+            load_engine(config)
