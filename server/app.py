@@ -142,12 +142,9 @@ class Hub:
         own = Figures(
             streams=len(self.streams),
             connections=self._own_connections,
-            cpu_seconds=usage.cpu_seconds(),
-            memory_bytes=usage.memory_bytes(),
-            gpu=usage.gpu(),
             metrics=self.metrics.state(),
         )
-        return own + used_by(self._engine)
+        return own + usage.figures() + used_by(self._engine)
 
     def publish(self) -> None:
         """Tell the other processes what this one has open."""

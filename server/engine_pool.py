@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 
 from ..streamer.config import StreamConfig
@@ -42,12 +40,6 @@ _SUMS = ("done", "failed", "audio_seconds")  # statistics that grow
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    job: DecodeJob
-    future: Future[DecodeResult]
-
-
 class EnginePool:
     """Made before there is an event loop; all methods but ``close`` belong to the one that ``start`` is called in.
 
@@ -70,7 +62,9 @@ class EnginePool:
         self._config = config
         self._command = command
         self._on_fatal = on_fatal
-        self._waiting: deque[_Waiting] = deque()  # for a process to be ready
+        self._waiting: list[
+            tuple[DecodeJob, Future[DecodeResult]]
+        ] = []  # for a process to be ready
         self._tries: dict[Future[DecodeResult], int] = {}  # of jobs whose process has ended
         self._sums = dict.fromkeys(_SUMS, 0.0)
         self._busy_seconds = 0.0
@@ -136,8 +130,8 @@ class EnginePool:
             for _, future in member.line.end():
                 future.cancel()
             member.channel.close()
-        for waiting in self._waiting:
-            waiting.future.cancel()
+        for _, future in self._waiting:
+            future.cancel()
         for member in self._members:
             member.end()
 
@@ -148,7 +142,7 @@ class EnginePool:
         if ready:
             min(ready, key=lambda member: member.line.out).line.submit(job, future)
         else:
-            self._waiting.append(_Waiting(job, future))
+            self._waiting.append((job, future))
 
     def _place_again(self, job: DecodeJob, future: Future[DecodeResult]) -> None:
         """A job whose process has ended: it may be what ended it."""
@@ -195,9 +189,9 @@ class EnginePool:
 
     def _begin(self, member: EngineMember) -> None:
         member.ready, member.since = True, asyncio.get_running_loop().time()
-        waiting, self._waiting = self._waiting, deque()
-        for each in waiting:
-            self._place(each.job, each.future)
+        waiting, self._waiting = self._waiting, []
+        for job, future in waiting:
+            self._place(job, future)
 
     def _count(self, member: EngineMember, fields: dict[str, int | float]) -> None:
         before, member.statistics = member.statistics, fields

@@ -20,13 +20,12 @@ from . import usage
 from .arena import Arena
 from .channel import Channel
 from .engine_host import EngineHost
-from .figures import Figures
 from .interfaces import Engine
 from .ipc import Broken, Decode, Decoding, Report, Statistics
 from .load_engine import load_engine
 from .logs import configure_logging
 from .memory import settle_memory
-from .status import plain
+from .status import numbers
 from .stream import where
 
 __all__ = ["main"]
@@ -81,20 +80,12 @@ async def _serve(channel: Channel, arena: Arena, engine: Engine) -> None:
     for turn in itertools.count():
         if over.is_set():
             return
-        fields = plain(engine.statistics())
-        numbers = {n: v for n, v in fields.items() if isinstance(v, (int, float))}
-        channel.send(Statistics(fields=numbers))
+        channel.send(Statistics(fields=numbers(engine.statistics())))
         if turn % _REPORT_EVERY == 0:
-            channel.send(Report(id=0, figures=_figures()))
+            channel.send(Report(id=0, figures=usage.figures()))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TELL_SECONDS):
                 await over.wait()
-
-
-def _figures() -> Figures:
-    return Figures(
-        cpu_seconds=usage.cpu_seconds(), memory_bytes=usage.memory_bytes(), gpu=usage.gpu()
-    )
 
 
 if __name__ == "__main__":

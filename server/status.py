@@ -17,7 +17,7 @@ from .errors import JournalError
 from .figures import Figures
 from .interfaces import Engine
 
-__all__ = ["Readiness", "gauges", "health", "plain"]
+__all__ = ["Readiness", "gauges", "health", "numbers", "plain"]
 
 _FRESH_SECONDS = 30.0  # a decode that succeeded so lately need not be repeated
 _PROBE_SECONDS = 10.0
@@ -46,7 +46,7 @@ class Readiness:
 
     async def check(self) -> str | None:
         """Decode a second of silence, unless all was well a moment ago -> what is wrong, if anything."""
-        if plain(self._engine.statistics()).get("processes", 1) == 0:
+        if numbers(self._engine.statistics()).get("processes", 1) == 0:
             return "no engine process is there; the next one is being started"
         loop = asyncio.get_running_loop()
         faults = self._faults()
@@ -106,10 +106,15 @@ def gauges(figures: Figures, *, load: float, engine: object) -> dict[str, float]
     }
     for name, value in ({} if figures.gpu is None else msgspec.to_builtins(figures.gpu)).items():
         values[f"gpu_{name}"] = float(value)
-    for name, value in plain(engine).items():
-        if isinstance(value, (int, float)):
-            values[f"engine_{name}"] = float(value)
+    for name, value in numbers(engine).items():
+        values[f"engine_{name}"] = float(value)
     return values
+
+
+def numbers(statistics: object) -> dict[str, int | float]:
+    """Return those of the statistics that are numbers, by name."""
+    fields = plain(statistics)
+    return {name: value for name, value in fields.items() if isinstance(value, (int, float))}
 
 
 def plain(statistics: object) -> Any:

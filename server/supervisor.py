@@ -32,7 +32,7 @@ from .ipc import Broken, Collect, Collected, Hello, Message, Ready, Report, Stat
 from .journal import Journal
 from .listener import BACKLOG
 from .place import socket_path
-from .status import plain
+from .status import numbers
 
 __all__ = ["COMMAND", "Supervisor"]
 
@@ -261,10 +261,8 @@ class Supervisor:
         collection = self._collections.pop(asked)
         assert collection.timer is not None
         collection.timer.cancel()
-        own = Figures(
-            cpu_seconds=usage.cpu_seconds(), memory_bytes=usage.memory_bytes(), gpu=usage.gpu()
-        )
-        figures = sum(self._figures.values(), start=self._past + own + used_by(self._engine))
+        own = usage.figures() + used_by(self._engine)
+        figures = sum(self._figures.values(), start=self._past + own)
         if collection.asker.host is not None:
             answer = Collected(id=collection.number, figures=figures)
             collection.asker.host.channel.send(answer)
@@ -272,11 +270,10 @@ class Supervisor:
     async def _tell(self) -> None:
         """Tell the ingress processes how the engine does."""
         while True:
-            fields = plain(self._engine.statistics())
-            numbers = {n: v for n, v in fields.items() if isinstance(v, (int, float))}
+            told = Statistics(fields=numbers(self._engine.statistics()))
             for each in self._ingresses:
                 if each.host is not None:
-                    each.host.channel.send(Statistics(fields=numbers))
+                    each.host.channel.send(told)
             await asyncio.sleep(_TELL_SECONDS)
 
 

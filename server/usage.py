@@ -8,11 +8,16 @@ import sys
 import time
 from pathlib import Path
 
-from .figures import Gpu
+from .figures import Figures, Gpu
 
-__all__ = ["cpu_seconds", "gpu", "memory_bytes"]
+__all__ = ["cpu_seconds", "figures", "gpu", "memory_bytes"]
 
 _STATM = Path("/proc/self/statm")
+
+
+def figures() -> Figures:
+    """All of it."""
+    return Figures(cpu_seconds=cpu_seconds(), memory_bytes=memory_bytes(), gpu=gpu())
 
 
 def cpu_seconds() -> float:
