@@ -11,8 +11,8 @@ from argparse import Namespace
 from rig import Daemon
 from websockets.asyncio.client import connect as raw_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from whisper_stream.server import wire
-from whisper_stream.server.codec import JsonCodec
+from whisper_stream.server.protocol import messages as wire
+from whisper_stream.server.protocol.codec import JsonCodec
 
 KEY, EXPIRED = "the-key-of-anna-is-long", "the-key-of-yesterday-is-long"
 _CODEC = JsonCodec()

@@ -26,8 +26,8 @@ from pathlib import Path
 import numpy as np
 from rig import ROOT, Daemon, converse, parser, report, running, speak, speech
 from whisper_stream.clients.errors import RemoteError
-from whisper_stream.clients.stream import connect
-from whisper_stream.server import wire
+from whisper_stream.clients.sdk.connection import connect
+from whisper_stream.server.protocol import messages as wire
 
 BESIDE = 2  # streams that must not notice
 # Loud enough to be told from all other audio: the daemon below runs out of memory where it hears it.
@@ -35,15 +35,15 @@ _LOUD = 32_767
 _INJECTED = {
     "scripted": (
         "import sys; from collections import deque; import numpy as np; "
-        "from tests.server_rig import ScriptedEngine; from whisper_stream.server.main import main\n"
+        "from tests.helpers.server_rig import ScriptedEngine; from whisper_stream.server.daemon.main import main\n"
         "def spoil(job):\n"
         "    if np.abs(job.audio).max() > 0.9999: raise MemoryError\n"
         "engine = ScriptedEngine(sessions=deque(maxlen=1), spoil=spoil)\n"
         "sys.exit(main(sys.argv[1:], lambda config: engine))"
     ),
     "whisper": (
-        "import sys; import torch; from whisper_stream.streamer.backend import WhisperBackend\n"
-        "from whisper_stream.server.main import main\n"
+        "import sys; import torch; from whisper_stream.streamer.engine.cpu_backend import WhisperBackend\n"
+        "from whisper_stream.server.daemon.main import main\n"
         "decode = WhisperBackend.decode\n"
         "def broken(self, jobs):\n"
         "    if any(abs(job.audio).max() > 0.9999 for job in jobs):\n"
@@ -183,7 +183,7 @@ async def out_of_memory(pcm: bytes, args: Namespace) -> Outcome:
 
 async def weights_removed(pcm: bytes, args: Namespace, folder: Path) -> Outcome:
     """The model's files vanish: a running daemon has them in memory, one that starts says so."""
-    from whisper_stream.model.locate import locate
+    from whisper_stream.model.weights.locate import locate
 
     (source,) = locate(args.model).paths
     copy = folder / "weights"

@@ -18,9 +18,9 @@ from argparse import Namespace
 from rig import SAMPLE_RATE, Daemon, listen, parser, report, running, speak, speech
 from websockets.asyncio.client import connect as raw_connect
 from whisper_stream.clients.errors import ClientError
-from whisper_stream.clients.stream import connect
-from whisper_stream.server import wire
-from whisper_stream.server.codec import JsonCodec
+from whisper_stream.clients.sdk.connection import connect
+from whisper_stream.server.protocol import messages as wire
+from whisper_stream.server.protocol.codec import JsonCodec
 
 MOST_RATIO = 1.3
 NORMAL = 4

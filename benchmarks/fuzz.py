@@ -28,11 +28,11 @@ import fuzz_guided
 import msgpack
 import numpy as np
 from rig import SAMPLE_RATE, Daemon, converse, parser, report, running
-from whisper_stream.server.codec import Codec, JsonCodec, MsgpackCodec
-from whisper_stream.server.errors import ProtocolError
-from whisper_stream.server.protocol import ServerProtocol
-from whisper_stream.server.wire import Start
-from whisper_stream.streamer.container import ContainerIngest
+from whisper_stream.server.protocol.codec import Codec, JsonCodec, MsgpackCodec
+from whisper_stream.server.protocol.errors import ProtocolError
+from whisper_stream.server.protocol.messages import Start
+from whisper_stream.server.protocol.state import ServerProtocol
+from whisper_stream.streamer.audio.container import ContainerIngest
 
 SLOW = 2.0  # seconds for one input: a hang
 # How many of a hundred inputs go where.

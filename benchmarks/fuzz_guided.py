@@ -74,10 +74,10 @@ def _protocol(fuzz: Any) -> Callable[[bytes], None]:
 def _handshake(fuzz: Any) -> Callable[[bytes], None]:
     """Lines of ``name: value`` become headers; one that begins with ? becomes the query."""
     from starlette.websockets import WebSocket
-    from whisper_stream.server.access import Gate, parse_keys
-    from whisper_stream.server.admission import Admission
     from whisper_stream.server.config import ServerConfig
-    from whisper_stream.server.entrance import Entrance
+    from whisper_stream.server.http.admission import Admission
+    from whisper_stream.server.http.auth import Gate, parse_keys
+    from whisper_stream.server.http.handshake import Entrance
     from whisper_stream.server.metrics import Metrics
 
     entrances = [

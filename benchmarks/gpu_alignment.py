@@ -17,10 +17,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from gpu_rig import milliseconds, parser, report
-from whisper_stream.model.dtw import dtw
-from whisper_stream.model.median import median_of_seven
-from whisper_stream.model.triton_dtw import row_starts
-from whisper_stream.model.triton_median import median_rows
+from whisper_stream.model.cpu.alignment import dtw, median_of_seven
+from whisper_stream.model.gpu.triton_dtw import row_starts
+from whisper_stream.model.gpu.triton_median import median_rows
 
 TEXTS, TOKENS, FRAMES, HEADS = 64, 60, 1500, 6
 

@@ -31,18 +31,17 @@ from pathlib import Path
 from typing import Any
 
 from ingress import ROOT, measure
-from whisper_stream.clients.load_scoring import count_errors
-from whisper_stream.model.locate import locate
-from whisper_stream.server import engine_process
+from whisper_stream.clients.tools.load_scoring import count_errors
+from whisper_stream.model.weights.locate import locate
+from whisper_stream.server.cluster import engine_process
+from whisper_stream.server.cluster.engine_pool import EnginePool
+from whisper_stream.server.cluster.ipc import Decode
 from whisper_stream.server.config import ServerConfig
-from whisper_stream.server.engine_pool import EnginePool
-from whisper_stream.server.interfaces import Engine
-from whisper_stream.server.ipc import Decode
-from whisper_stream.server.load_engine import load_engine
-from whisper_stream.server.main import main as serve
+from whisper_stream.server.daemon.main import main as serve
+from whisper_stream.server.engine import Engine, load_engine
 from whisper_stream.streamer.config import SAMPLE_RATE
+from whisper_stream.streamer.engine.scheduler import QueuedJob
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
-from whisper_stream.streamer.scheduler import QueuedJob
 
 WORD_SECONDS = 0.33
 ENGINE_COMMAND = (sys.executable, __file__, "engine")
@@ -65,8 +64,8 @@ def scripted_engine(config: ServerConfig, count: int) -> Engine:
     import torch
     from gpu_rig import random_model
     from gpu_scripted import ScriptedBackend
-    from whisper_stream.streamer.batch_backend import fitting_slots
-    from whisper_stream.streamer.engine import EngineThread
+    from whisper_stream.streamer.engine.engine import EngineThread
+    from whisper_stream.streamer.engine.gpu_backend import fitting_slots
 
     torch.set_num_threads(1)
     sys.setswitchinterval(0.0005)

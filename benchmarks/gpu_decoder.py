@@ -24,8 +24,8 @@ from gpu_rig import (
     report,
     transformers_config,
 )
-from whisper_stream.model.slot_decoder import Feed, SlotDecoder
-from whisper_stream.model.whisper import TextDecoder, Whisper
+from whisper_stream.model.gpu.decoder import Feed, SlotDecoder
+from whisper_stream.model.whisper.network import TextDecoder, Whisper
 
 BATCHES = (1, 8, 32, 128)
 PAST = 40  # tokens before the step

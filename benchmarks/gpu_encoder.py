@@ -21,8 +21,8 @@ from gpu_rig import (
     report,
     transformers_config,
 )
-from whisper_stream.model.packed_encoder import PackedEncoder
-from whisper_stream.model.whisper import Whisper
+from whisper_stream.model.gpu.encoder import PackedEncoder
+from whisper_stream.model.whisper.network import Whisper
 
 CASES = ((30, 1), (30, 32), (10, 1), (10, 32), (5, 64))  # seconds, windows
 

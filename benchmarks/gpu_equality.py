@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from gpu_rig import milliseconds, parser, report
 from whisper_stream.model.align import median_filter, token_times
-from whisper_stream.model.audio import load_audio
-from whisper_stream.model.loading import load_model
-from whisper_stream.model.slot_kernels import PlainKernels
-from whisper_stream.model.triton_dtw import row_starts
-from whisper_stream.model.triton_median import median_rows
-from whisper_stream.streamer.backend import WhisperBackend
-from whisper_stream.streamer.backend_config import BackendConfig
-from whisper_stream.streamer.batch_backend import BatchBackend
+from whisper_stream.model.gpu.kernels import PlainKernels
+from whisper_stream.model.gpu.triton_dtw import row_starts
+from whisper_stream.model.gpu.triton_median import median_rows
+from whisper_stream.model.media.audio import load_audio
+from whisper_stream.model.weights.loading import load_model
+from whisper_stream.streamer.engine.backend import BackendConfig
+from whisper_stream.streamer.engine.cpu_backend import WhisperBackend
+from whisper_stream.streamer.engine.gpu_backend import BatchBackend
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 
 DATA = Path(__file__).parent.parent / "tests" / "data"

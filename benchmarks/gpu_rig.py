@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from whisper_stream.model.registry import lookup
-from whisper_stream.model.whisper import TextDecoder, Whisper
+from whisper_stream.model.weights.registry import lookup
+from whisper_stream.model.whisper.network import TextDecoder, Whisper
 
 __all__ = [
     "ceilings",

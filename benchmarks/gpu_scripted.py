@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from whisper_stream.model.slot_decoder import Choices
-from whisper_stream.streamer.batch_backend import BatchBackend
-from whisper_stream.streamer.batch_passes import BatchPasses
+from whisper_stream.model.gpu.decoder import Choices
+from whisper_stream.streamer.engine.gpu_backend import BatchBackend, BatchPasses
+from whisper_stream.streamer.engine.scheduler import QueuedJob
 from whisper_stream.streamer.jobs import DecodeJob
-from whisper_stream.streamer.scheduler import QueuedJob
 
 __all__ = ["Script", "ScriptedBackend"]
 

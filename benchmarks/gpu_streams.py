@@ -31,15 +31,15 @@ import numpy as np
 import torch
 from gpu_rig import parser, random_model, report
 from gpu_scripted import ScriptedBackend
-from whisper_stream.model.audio import load_audio
-from whisper_stream.model.loading import load_model
-from whisper_stream.streamer.backend import WhisperBackend
-from whisper_stream.streamer.backend_config import BackendConfig
+from whisper_stream.model.media.audio import load_audio
+from whisper_stream.model.weights.loading import load_model
+from whisper_stream.streamer.audio.detectors import make_detector
 from whisper_stream.streamer.config import StreamConfig
-from whisper_stream.streamer.detectors import make_detector
-from whisper_stream.streamer.engine import EngineThread
+from whisper_stream.streamer.engine.backend import BackendConfig
+from whisper_stream.streamer.engine.cpu_backend import WhisperBackend
+from whisper_stream.streamer.engine.engine import EngineThread
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
-from whisper_stream.streamer.session import StreamSession
+from whisper_stream.streamer.session.session import StreamSession
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
 RATE = 16_000

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from gpu_rig import openai_model, parser, random_model, report, transformers_config
 from gpu_scripted import ScriptedBackend
-from whisper_stream.model.registry import lookup
-from whisper_stream.model.whisper import Whisper
+from whisper_stream.model.weights.registry import lookup
+from whisper_stream.model.whisper.network import Whisper
 from whisper_stream.streamer.jobs import DecodeJob
 
 RATE = 16_000

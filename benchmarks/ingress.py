@@ -32,22 +32,22 @@ from typing import Any
 
 import numpy as np
 from processor_profile import Sampled, parts_of, read_profile
-from whisper_stream.clients.load_clips import LoadClip, choose_language, read_clips
-from whisper_stream.clients.load_line import open_line
-from whisper_stream.clients.load_plan import make_plans
-from whisper_stream.clients.load_report import figures_of, percentile
-from whisper_stream.clients.load_run import run_load
-from whisper_stream.clients.load_scoring import Errors
-from whisper_stream.model.tokenizer import get_tokenizer
-from whisper_stream.server import wire
-from whisper_stream.server.codec import codec_for
+from whisper_stream.clients.tools.load_clips import LoadClip, choose_language, read_clips
+from whisper_stream.clients.tools.load_plan import make_plans
+from whisper_stream.clients.tools.load_report import figures_of, percentile
+from whisper_stream.clients.tools.load_run import run_load
+from whisper_stream.clients.tools.load_scoring import Errors
+from whisper_stream.clients.tools.load_worker import open_line
+from whisper_stream.model.whisper.tokenizer import get_tokenizer
 from whisper_stream.server.config import ServerConfig
-from whisper_stream.server.main import main as serve
+from whisper_stream.server.daemon.main import main as serve
+from whisper_stream.server.protocol import messages as wire
+from whisper_stream.server.protocol.codec import codec_for
+from whisper_stream.streamer.audio.detectors import make_detector
 from whisper_stream.streamer.config import SAMPLE_RATE, StreamConfig
-from whisper_stream.streamer.detectors import make_detector
-from whisper_stream.streamer.engine import EngineStatistics
+from whisper_stream.streamer.engine.engine import EngineStatistics
 from whisper_stream.streamer.jobs import DecodedWord, DecodeJob, DecodeResult
-from whisper_stream.streamer.session import StreamSession
+from whisper_stream.streamer.session.session import StreamSession
 
 ROOT = Path(__file__).parent.parent
 WORD_SECONDS = 0.35

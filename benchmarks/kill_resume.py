@@ -22,7 +22,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from rig import SAMPLE_RATE, SPEECH, Cable, converse, parser, report, running, speech
-from whisper_stream.server import wire
+from whisper_stream.server.protocol import messages as wire
 
 TOLERANCE = 0.020 + 1e-6  # seconds; times are rounded to milliseconds
 

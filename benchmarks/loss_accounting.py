@@ -17,18 +17,24 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from rig import SAMPLE_RATE, parser, report
-from whisper_stream.server.bridge import say
-from whisper_stream.server.commands import Command, decode_command, encode_command
-from whisper_stream.server.errors import CloseCode
-from whisper_stream.server.mailbox import Mailbox
-from whisper_stream.server.outbox import Outbox
-from whisper_stream.server.recording import Recording
-from whisper_stream.server.wire import Commit, Done, Gap, Resumed, Segment, ServerMessage
+from whisper_stream.server.protocol.errors import CloseCode
+from whisper_stream.server.protocol.messages import (
+    Commit,
+    Done,
+    Gap,
+    Resumed,
+    Segment,
+    ServerMessage,
+)
+from whisper_stream.server.stream.commands import Command, decode_command, encode_command
+from whisper_stream.server.stream.outbox import Mailbox, Outbox
+from whisper_stream.server.stream.recording import Recording
+from whisper_stream.server.stream.runner import say
+from whisper_stream.streamer.audio.ingest import open_ingest
 from whisper_stream.streamer.config import StreamConfig
-from whisper_stream.streamer.ingest import open_ingest
-from whisper_stream.streamer.session import StreamSession
+from whisper_stream.streamer.session.session import StreamSession
 
-from tests.helpers import FakeDecoder, make_session, pcm16, scripted
+from tests.helpers.scripted import FakeDecoder, make_session, pcm16, scripted
 
 
 class Stream:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 OURS = """
 import sys, time, json
-from whisper_stream.model.threads import wait_politely
+from whisper_stream.model.cpu.runtime import wait_politely
 wait_politely()
 import torch
 from whisper_stream.model import load_audio, load_model, transcribe
@@ -34,7 +34,7 @@ OPENAI = """
 import sys, time, json
 sys.path.insert(0, {root!r})
 import torch
-from tests.reference import reference_model
+from tests.helpers.reference import reference_model
 from whisper_stream.model import load_audio
 torch.set_num_threads({threads})
 model = reference_model({model!r})
@@ -83,7 +83,7 @@ class Worker:
 
 def ct2_folder(model: str, target: Path) -> Path:
     """The model as one CTranslate2 directory: split packages are joined in ``target``."""
-    from whisper_stream.model.locate import fetch, locate
+    from whisper_stream.model.weights.locate import fetch, locate
 
     paths = fetch(locate(model))
     if len(paths) == 1:

@@ -23,9 +23,9 @@ from rig import SAMPLE_RATE, parser, report, running, speech
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as raw_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from whisper_stream.server import wire
-from whisper_stream.server.codec import JsonCodec
 from whisper_stream.server.config import ServerConfig
+from whisper_stream.server.protocol import messages as wire
+from whisper_stream.server.protocol.codec import JsonCodec
 
 MOST_REFUSAL_SECONDS = 1.0
 _CODEC = JsonCodec()

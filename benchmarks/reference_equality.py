@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from whisper_stream.model.audio import load_audio
-from whisper_stream.model.decoding import DecodingOptions, decode, detect_language
-from whisper_stream.model.inference import EncodedAudio
-from whisper_stream.model.mel import log_mel_spectrogram
-from whisper_stream.model.transcription import transcribe
+from whisper_stream.model.decode.inference import EncodedAudio
+from whisper_stream.model.decode.task import DecodingOptions, decode, detect_language
+from whisper_stream.model.media.audio import load_audio
+from whisper_stream.model.transcribe.transcribe import transcribe
+from whisper_stream.model.whisper.mel import log_mel_spectrogram
 
-from tests.reference import our_model, reference_model
+from tests.helpers.reference import our_model, reference_model
 
 SUFFIXES = {".flac", ".wav", ".mp3", ".ogg"}
 PROMPT = "Glossary: portal, harvest, telephone, antecedents. The previous sentence ended here."

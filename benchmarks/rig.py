@@ -16,17 +16,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
-from whisper_stream.clients.stream import StreamConnection, connect
-from whisper_stream.model.audio import load_audio
-from whisper_stream.server import wire
+from whisper_stream.clients.sdk.connection import StreamConnection, connect
+from whisper_stream.model.media.audio import load_audio
+from whisper_stream.server.protocol import messages as wire
 
 ROOT = Path(__file__).parent.parent
 SPEECH = ROOT / "tests" / "data" / "en-speech-jfk.wav"
 SAMPLE_RATE = 16_000
 # A daemon whose "model" names each half second by its samples: exact, and as fast as the disk.
 _SCRIPTED = (
-    "import sys; from collections import deque; from tests.server_rig import ScriptedEngine; "
-    "from whisper_stream.server.main import main; "
+    "import sys; from collections import deque; from tests.helpers.server_rig import ScriptedEngine; "
+    "from whisper_stream.server.daemon.main import main; "
     "engine = ScriptedEngine(sessions=deque(maxlen=1)); "  # the tests' own keeps them all
     "sys.exit(main(sys.argv[1:], lambda config: engine))"
 )

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 from rig import SAMPLE_RATE, Daemon, listen, parser, report, running, speak, speech
 from whisper_stream.clients.errors import ClientError
-from whisper_stream.clients.stream import connect
-from whisper_stream.server import wire
+from whisper_stream.clients.sdk.connection import connect
+from whisper_stream.server.protocol import messages as wire
 
 MOST_SLOPE = 1.0  # MiB an hour
 WARM_UP = 0.25  # share of the run that is not judged

@@ -24,17 +24,17 @@ from typing import Any
 import jiwer
 import numpy as np
 from numpy.typing import NDArray
+from whisper_stream.clients.tools.bench_clips import BenchClip, TimedWord, read_clips
+from whisper_stream.clients.tools.bench_metrics import spelling
 from whisper_stream.model import load_audio, load_model, transcribe
-from whisper_stream.model.threads import wait_politely
-from whisper_stream.streamer.backend import WhisperBackend
-from whisper_stream.streamer.bench_clips import BenchClip, TimedWord, read_clips
-from whisper_stream.streamer.bench_metrics import spelling
+from whisper_stream.model.cpu.runtime import wait_politely
+from whisper_stream.streamer.audio.detectors import make_detector
+from whisper_stream.streamer.audio.vad import FRAME_SAMPLES, WebRtcDetector
 from whisper_stream.streamer.config import SAMPLE_RATE, StreamConfig
-from whisper_stream.streamer.detectors import make_detector
+from whisper_stream.streamer.engine.cpu_backend import WhisperBackend
 from whisper_stream.streamer.events import Commit
-from whisper_stream.streamer.session import StreamSession
+from whisper_stream.streamer.session.session import StreamSession
 from whisper_stream.streamer.simulator import TimedEvent, simulate
-from whisper_stream.streamer.vad import FRAME_SAMPLES, WebRtcDetector
 
 Audio = NDArray[np.float32]
 _PAUSES = 50

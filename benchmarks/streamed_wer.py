@@ -18,9 +18,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from whisper_stream.streamer import bench_command
-from whisper_stream.streamer.bench_clips import read_clips
-from whisper_stream.streamer.bench_scoring import Scorer
+from whisper_stream.clients.tools import bench as bench_command
+from whisper_stream.clients.tools.bench_clips import read_clips
+from whisper_stream.clients.tools.bench_scoring import Scorer
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
 

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..server.wire import (
+    from ..server.protocol.messages import (
         Ack,
         Commit,
         Configured,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         Warning,
         Word,
     )
-    from ..server.wire import ServerMessage as Event
+    from ..server.protocol.messages import ServerMessage as Event
     from .errors import (
         ClientError,
         ConnectError,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         StreamError,
         UsageError,
     )
-    from .sdk import (
+    from .sdk.aio import (
         Stream,
         StreamOptions,
         Transcript,
@@ -102,10 +102,9 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _SDK:
-        module = "sdk"
+        module = ".sdk.aio"
     else:
-        module = "errors" if name.endswith(("Error", "Lost")) and name != "Error" else "wire"
-    source = importlib.import_module(
-        f"..server.{module}" if module == "wire" else f".{module}", __package__
-    )
+        ours = name.endswith(("Error", "Lost")) and name != "Error"
+        module = ".errors" if ours else "..server.protocol.messages"
+    source = importlib.import_module(module, __package__)
     return getattr(source, "ServerMessage" if name == "Event" else name)

@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
-from ..server import wire
-from . import sdk
-from .sdk import StreamOptions, Transcript
-from .stream import RECONNECT_SECONDS
+from ..server.protocol import messages as wire
+from .sdk import aio as sdk
+from .sdk.aio import StreamOptions, Transcript
+from .sdk.connection import RECONNECT_SECONDS
 
 __all__ = ["Stream", "connect", "transcribe_file", "transcribe_microphone"]
 

@@ -14,14 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .audio import load_audio, pad_or_trim
-    from .decoding import DecodingOptions, DecodingResult, decode, detect_language
-    from .dims import ModelDimensions
-    from .loading import load_model
-    from .mel import log_mel_spectrogram
-    from .registry import available_models
-    from .transcription import transcribe
-    from .whisper import Whisper
+    from .decode.task import DecodingOptions, DecodingResult, decode, detect_language
+    from .media.audio import load_audio, pad_or_trim
+    from .transcribe.transcribe import transcribe
+    from .weights.loading import load_model
+    from .weights.registry import available_models
+    from .whisper.dims import ModelDimensions
+    from .whisper.mel import log_mel_spectrogram
+    from .whisper.network import Whisper
 
 __all__ = [
     "DecodingOptions",
@@ -39,18 +39,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DecodingOptions": "decoding_options",
-    "DecodingResult": "decoding_task",
-    "ModelDimensions": "dims",
-    "Whisper": "whisper",
-    "available_models": "registry",
-    "decode": "decoding",
-    "detect_language": "detection",
-    "load_audio": "audio",
-    "load_model": "loading",
-    "log_mel_spectrogram": "mel",
-    "pad_or_trim": "audio",
-    "transcribe": "transcription",
+    "DecodingOptions": "decode.options",
+    "DecodingResult": "decode.task",
+    "ModelDimensions": "whisper.dims",
+    "Whisper": "whisper.network",
+    "available_models": "weights.registry",
+    "decode": "decode.task",
+    "detect_language": "decode.task",
+    "load_audio": "media.audio",
+    "load_model": "weights.loading",
+    "log_mel_spectrogram": "whisper.mel",
+    "pad_or_trim": "media.audio",
+    "transcribe": "transcribe.transcribe",
 }
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .triton_fallback import try_kernel
+from .gpu.triton_fallback import try_kernel
 
 __all__ = [
     "MEDIAN_WIDTH",
@@ -43,7 +43,7 @@ def median_filter(x: Tensor, width: int) -> Tensor:
         if rows is not None:
             return rows.reshape(x.shape)
     if not x.is_cuda and x.dtype == torch.float32 and width == MEDIAN_WIDTH:
-        from .median import median_of_seven  # numba is slow to import
+        from .cpu.alignment import median_of_seven  # numba is slow to import
 
         return torch.from_numpy(median_of_seven(x.reshape(-1, x.shape[-1]).numpy())).view(x.shape)
     flat = x.reshape(1, -1, x.shape[-1])  # reflect padding wants 3 dimensions
@@ -86,7 +86,7 @@ def token_times(cost: Tensor) -> NDArray[np.float64]:
         if starts is not None:
             seconds: NDArray[np.float64] = (starts[0].cpu().double() * SECONDS_PER_FRAME).numpy()
             return seconds
-    from .dtw import dtw  # numba is slow to import: only those who want times pay for it
+    from .cpu.alignment import dtw  # numba is slow to import: only those who want times pay for it
 
     rows, columns = dtw(cost.cpu().numpy())
     enters = np.concatenate(([True], np.diff(rows) > 0))

@@ -12,6 +12,8 @@
         └── UsageError              a command's flag or its value; exit code 2
 """
 
+from __future__ import annotations
+
 from .. import WhisperStreamError
 
 __all__ = [

@@ -1,19 +1,138 @@
-"""The daemon's options, and the flags made from them."""
+"""What the daemon's options may be: told at the start, before a thread, a file or a stream meets them.
+
+The daemon's options, and the flags made from them.
+
+One typed configuration from three sources: flags, above the environment, above a TOML file.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import difflib
+import json
+import math
+import re
+import sys
+import tomllib
+import types
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+from urllib.parse import urlsplit
 
 from msgspec import UnsetType
 
+from ..model.cpu.runtime import MOST_THREADS
 from ..streamer.config import DetectorName, PolicyName, StreamConfig
-from .bounds import MOST_INGRESS, check_bounds, flag_of
 from .errors import ConfigError
-from .wire import DEFAULT_PORT, Config, Start
+from .protocol.errors import SERVE_HELP
+from .protocol.messages import DEFAULT_PORT, MAX_PROMPT_CHARS, Config, Start
 
-__all__ = ["MOST_INGRESS", "ServerConfig", "flag_of"]
+__all__ = [
+    "MOST_ENGINES",
+    "MOST_INGRESS",
+    "PREFIX",
+    "ServerConfig",
+    "Settings",
+    "check_bounds",
+    "flag_of",
+    "parse_flags",
+    "read_settings",
+    "to_toml",
+]
+
+MOST_INGRESS = 64
+MOST_ENGINES = 64
+
+_WITHIN: dict[str, tuple[float, float]] = {
+    "port": (0, 65_535),
+    "threads": (0, MOST_THREADS),  # where OpenMP cannot make them it crashes
+    "ingress": (0, MOST_INGRESS),
+    "engines": (0, MOST_ENGINES),
+    "max_load": (0, 1),
+    "endpoint_silence": (0.1, 10),  # as on the wire
+}
+_AT_LEAST = {
+    "max_streams": 1,
+    "max_delay": 0,
+    "drain_seconds": 0,
+    "resume_seconds": 0,
+    "retain_seconds": 0,
+    "retain_sessions": 0,
+}
+_ABOVE_NOTHING = ("idle_timeout", "handshake_timeout", "journal_limit", "update_interval")
+_NOT_EMPTY = ("model", "journal", "api_keys", "tls_cert", "tls_key")
+
+
+def flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def check_bounds(config: ServerConfig) -> None:
+    """Raise ConfigError for the first option whose value cannot be used, whatever the others are."""
+    for option in dataclasses.fields(config):
+        value = getattr(config, option.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{flag_of(option.name)} must be a finite number, not {value}")
+    for name, (low, high) in _WITHIN.items():
+        if not low <= getattr(config, name) <= high:
+            raise ConfigError(
+                f"{flag_of(name)} must be from {low} to {high}, not {getattr(config, name)}"
+            )
+    for name, least in _AT_LEAST.items():
+        if getattr(config, name) < least:
+            raise ConfigError(f"{flag_of(name)} must be {least} or more")
+    for name in _ABOVE_NOTHING:
+        if not getattr(config, name) > 0:
+            unit = "MiB" if name == "journal_limit" else "seconds"
+            raise ConfigError(f"{flag_of(name)} must be above 0 {unit}")
+    for name in _NOT_EMPTY:
+        if getattr(config, name) == "":
+            raise ConfigError(f"{flag_of(name)} is empty; give a name, or leave it out")
+    _check_hotwords(config.hotwords)
+    _check_origins(config.allowed_origins)
+    for name in ("ingress", "engines"):
+        if getattr(config, name) and sys.platform == "win32":
+            raise ConfigError(f"{flag_of(name)} does not work on Windows; leave it out")
+
+
+def _check_hotwords(hotwords: str | None) -> None:
+    if len(hotwords or "") > MAX_PROMPT_CHARS:
+        raise ConfigError(
+            f"--hotwords may have {MAX_PROMPT_CHARS} characters, not {len(hotwords or '')}; "
+            "leave the less important ones out"
+        )
+
+
+def _check_origins(origins: str) -> None:
+    for origin in (part.strip() for part in origins.split(",")):
+        if origin not in ("", "*", "null") and not _is_origin(origin):
+            raise ConfigError(
+                f"--allowed-origins has {origin!r}; write each like https://example.org or "
+                "http://host:8080, with commas between, or * for all"
+            )
+
+
+def _is_origin(text: str) -> bool:
+    """Scheme, host and at most a port: all that a browser sends (RFC 6454, section 6.2)."""
+    try:
+        parts = urlsplit(text)
+        known = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    bare = not (parts.query or parts.fragment or parts.username) and parts.path in ("", "/")
+    return bool(parts.scheme and parts.hostname and known and bare) and not any(
+        mark.isspace() for mark in text
+    )
 
 
 def _option(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
@@ -156,3 +275,170 @@ class ServerConfig:
         if not isinstance(changes.endpoint_silence, UnsetType):
             new["endpoint_silence"] = changes.endpoint_silence or self.endpoint_silence
         return dataclasses.replace(config, **new)
+
+
+PREFIX = "WHISPER_STREAM_"  # of environment variables: WHISPER_STREAM_MAX_STREAMS=8
+_WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+# Said anew at each start, never kept in a file.
+_FLAGS_ONLY = ("announce", "exit_with_stdin")
+# Variables that are no options: the file's name, a client's key, where weights come from; and those that
+# Kubernetes and Docker set for a service that is called whisper-stream.
+_OTHERS = ("CONFIG", "KEY", "DOWNLOAD_URL")
+_OF_SERVICES = re.compile(r"SERVICE_(HOST|PORT\w*)|PORT_\d+_(TCP|UDP)\w*")
+
+
+class Settings(NamedTuple):
+    """``print_only``: show the configuration, and do not serve."""
+
+    config: ServerConfig
+    print_only: bool
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing usage and leaving: one clear line is enough."""
+        raise ConfigError(f"{message.rstrip('.')}; {SERVE_HELP}")
+
+
+def read_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """Return what flags, environment and the file of ``--config`` ask for; raises ConfigError."""
+    flags = vars(_parser().parse_args(argv))
+    path = flags.pop("config", environment.get(PREFIX + "CONFIG"))
+    print_only = flags.pop("print_config", False)
+    merged = {**({} if path is None else _file(path)), **_variables(environment), **flags}
+    return Settings(ServerConfig(**merged), print_only)
+
+
+def parse_flags(argv: Sequence[str]) -> ServerConfig:
+    """Return the options that the flags alone ask for; raises ConfigError."""
+    return read_settings(argv, {}).config
+
+
+def to_toml(config: ServerConfig) -> str:
+    """Return a file for ``--config`` with every option, its help above it."""
+    lines: list[str] = []
+    for option in dataclasses.fields(config):
+        if option.name in _FLAGS_ONLY:
+            continue
+        value = getattr(config, option.name)
+        line = f"{option.name} = {json.dumps(value, ensure_ascii=False)}"
+        lines += [
+            f"# {option.metadata['help']}",
+            f"# {option.name} =" if value is None else line,
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="whisper-stream serve",
+        description="Serve live transcription over websockets.",
+        epilog=f"Each option can also be an environment variable, such as {PREFIX}MAX_STREAMS, or a "
+        "line of the file that --config names. Flags go before variables, and variables before the file.",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument("--config", metavar="FILE", help="TOML file with options")
+    parser.add_argument("--print-config", action="store_true", help="print all options as TOML")
+    hints = get_type_hints(ServerConfig)
+    for option in dataclasses.fields(ServerConfig):
+        text = option.metadata["help"]
+        kind = _kind(hints[option.name])
+        if kind is bool:
+            parser.add_argument(flag_of(option.name), action="store_true", help=text)
+            continue
+        shown = "" if option.default in (None, "") else f" (default: {option.default})"
+        parser.add_argument(
+            flag_of(option.name),
+            type=kind,
+            choices=option.metadata["choices"] or None,
+            metavar=None if option.metadata["choices"] else option.name.upper(),
+            help=text + shown,
+        )
+    return parser
+
+
+def _kind(hint: Any) -> type:
+    """The type of one value: that of ``str | None`` is ``str``, and so is that of a Literal."""
+    if isinstance(hint, types.UnionType):
+        hint = get_args(hint)[0]
+    kind: type = str if get_origin(hint) is Literal else hint
+    return kind
+
+
+def _file(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            values = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"--config {path} cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--config {path} is no text in UTF-8; name a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"--config {path} is not TOML: {error}") from None
+    hints = get_type_hints(ServerConfig)
+    for name, value in values.items():
+        if name not in hints or name in _FLAGS_ONLY:
+            hint = _nearest(name, hints) or "see --print-config"
+            raise ConfigError(f"--config {path}: there is no option {name!r}; {hint}")
+        kind = _kind(hints[name])
+        right = isinstance(value, (int, float) if kind is float else kind)
+        if not right or (isinstance(value, bool) and kind is not bool):
+            raise ConfigError(f"--config {path}: {name} must be {_named(kind)}, not {value!r}")
+        _check_choice(name, value, f"--config {path}")
+    try:
+        return {name: _kind(hints[name])(value) for name, value in values.items()}
+    except OverflowError:  # a whole number of hundreds of digits
+        raise ConfigError(f"--config {path}: a number is too large to be used") from None
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, Any]:
+    hints = get_type_hints(ServerConfig)
+    values: dict[str, Any] = {}
+    _check_variables(environment, hints)
+    for option in dataclasses.fields(ServerConfig):
+        variable = PREFIX + option.name.upper()
+        # The variable WHISPER_STREAM_API_KEYS holds the keys themselves, not a file's name.
+        if variable not in environment or option.name in (*_FLAGS_ONLY, "api_keys"):
+            continue
+        text, kind = environment[variable], _kind(hints[option.name])
+        try:
+            values[option.name] = _WORDS[text.lower()] if kind is bool else kind(text)
+        except (ValueError, KeyError):
+            raise ConfigError(f"{variable} must be {_named(kind)}, not {text!r}") from None
+        _check_choice(option.name, values[option.name], variable)
+    return values
+
+
+def _check_variables(environment: Mapping[str, str], options: Iterable[str]) -> None:
+    known = [PREFIX + name.upper() for name in options if name not in _FLAGS_ONLY]
+    others = [PREFIX + name for name in _OTHERS]
+    for name in environment:
+        rest = name.removeprefix(PREFIX)
+        if rest == name or name in (*known, *others) or _OF_SERVICES.fullmatch(rest):
+            continue
+        near = _nearest(rest, [each.removeprefix(PREFIX) for each in (*known, *others)])
+        named = near.replace("mean ", f"mean {PREFIX}")
+        hint = named or "unset it, or see --print-config for the options"
+        raise ConfigError(f"there is no option for the variable {name}; {hint}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """``did you mean max_streams?``, or nothing where none is near."""
+    tidy = name.replace("-", "_")
+    options = [each for each in known if each not in _FLAGS_ONLY]
+    near = difflib.get_close_matches(tidy, options, n=1, cutoff=0.75)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def _check_choice(name: str, value: object, where: str) -> None:
+    choices = next(o for o in dataclasses.fields(ServerConfig) if o.name == name).metadata[
+        "choices"
+    ]
+    if choices and value not in choices:
+        raise ConfigError(f"{where}: {name} must be one of {', '.join(choices)}, not {value!r}")
+
+
+def _named(kind: type) -> str:
+    return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "a text")

@@ -1,4 +1,8 @@
-"""Counters and timings of the daemon, as Prometheus reads them.
+"""What anybody can cause is counted each time, but logged seldom: a flood of it must not fill a disk.
+
+What live streams feel: how long the engine's answers take, and how much of its work is theirs.
+
+Counters and timings of the daemon, as Prometheus reads them.
 
 Written by hand: a dozen metrics need no library, and none of its process-wide registries. There is no
 label that a client could fill: no text, no session, no address.
@@ -6,15 +10,136 @@ label that a client could fill: no text, no session, no address.
 
 from __future__ import annotations
 
+import logging
+import time
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
-from .pulse import Turnarounds
-from .refusals import Refusals
+__all__ = [
+    "Histogram",
+    "Metrics",
+    "MetricsState",
+    "Paces",
+    "Pulse",
+    "Refusals",
+    "SELDOM",
+    "Seldom",
+    "Turnarounds",
+]
 
-__all__ = ["Histogram", "Metrics", "MetricsState"]
+_PAUSE = 10.0  # seconds between two lines of a kind
+_MOST_KINDS = 100  # of lines remembered
+
+logger = logging.getLogger(__name__)
+
+
+class Refusals:
+    """Counts refusals by reason.
+
+    Args:
+        counts: grows with every one.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, counts: Counter[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._counts = counts
+        self._clock = clock
+        self._logged: dict[str, tuple[float, int]] = {}  # when, and the count then
+
+    def note(self, reason: str) -> None:
+        """One more. ``reason`` is one of a few words of our own, and goes to the log."""
+        self._counts[reason] += 1
+        now, count = self._clock(), self._counts[reason]
+        last, counted = self._logged.get(reason, (now - _PAUSE, 0))
+        if now - last >= _PAUSE:
+            self._logged[reason] = (now, count)
+            logger.info("event=refused reason=%s count=%d", reason, count - counted)
+
+
+class Seldom(logging.Filter):
+    """Lets the same line of a logger pass once in a while; for libraries that log what clients do wrong."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._logged: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = self._clock()
+        if now - self._logged.get(str(record.msg), now - _PAUSE) < _PAUSE:
+            return False
+        if len(self._logged) >= _MOST_KINDS:
+            self._logged.clear()
+        self._logged[str(record.msg)] = now
+        return True
+
+
+SELDOM = Seldom()
+
+
+_SPAN = 10.0  # seconds over which the pace of audio is averaged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """One look at the streams.
+
+    Attributes:
+        live: share of the audio that came no faster than speech, 0 to 1. The rest is played: it takes
+            what time the engine has left, and could as well come more slowly.
+        turnaround: seconds that the answers since the last look took, on average; None: there were none.
+    """
+
+    live: float = 1.0
+    turnaround: float | None = None
+
+
+class Turnarounds:
+    """Seconds from a job's asking to its answer."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._count = 0
+
+    def add(self, seconds: float) -> None:
+        self._sum += seconds
+        self._count += 1
+
+    def take(self) -> float | None:
+        """Return the mean of those since the last call; None: there were none."""
+        mean = self._sum / self._count if self._count else None
+        self._sum, self._count = 0.0, 0
+        return mean
+
+
+class Paces:
+    """How fast the audio of each stream comes."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, float] = {}
+        self._last: float | None = None
+        self._live = self._all = 0.0  # seconds of audio a second, averaged
+
+    def live_share(self, now: float, heard: Mapping[str, float]) -> float:
+        """Take the seconds of audio that each stream has received so far; return ``Pulse.live``."""
+        if self._last is not None and now > self._last:
+            passed = now - self._last
+            # what a stream had when it was first seen says nothing of its pace
+            paces = [
+                (seconds - self._heard[name]) / passed
+                for name, seconds in heard.items()
+                if name in self._heard
+            ]
+            weight = min(1.0, passed / _SPAN)
+            self._live += weight * (sum(min(1.0, pace) for pace in paces) - self._live)
+            self._all += weight * (sum(paces) - self._all)
+        self._last, self._heard = now, dict(heard)
+        return min(1.0, self._live / self._all) if self._all > 0 else 1.0
+
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ..model.languages import LANGUAGES
+from ..model.whisper.languages import LANGUAGES
 from .jobs import Task
 
 __all__ = ["SAMPLE_RATE", "DetectorName", "PolicyName", "StreamConfig"]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .config import SAMPLE_RATE
 from .events import Event
 from .jobs import DecodeJob, DecodeResult
-from .session import StreamSession
+from .session.session import StreamSession
 
 __all__ = ["TimedEvent", "simulate"]
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from whisper_stream.model.audio import load_audio
-from whisper_stream.model.loading import load_model
-from whisper_stream.model.whisper import Whisper
+from whisper_stream.model.media.audio import load_audio
+from whisper_stream.model.weights.loading import load_model
+from whisper_stream.model.whisper.network import Whisper
 
 torch.set_num_threads(2)
 
@@ -41,11 +41,13 @@ def jfk() -> NDArray[np.float32]:
 
 # Only CI is sure to have a browser and Node; what needs them is left out where they are missing.
 _NEEDED = {
-    "test_page.py": shutil.which("chromium") or shutil.which("google-chrome"),
-    "test_javascript.py": shutil.which("node"),
-    "test_site.py": shutil.which("pulseaudio") and shutil.which("node") and shutil.which("ffmpeg"),
-    "test_pipes.py": shutil.which("ffmpeg"),
-    "test_sdk.py": shutil.which("node"),
-    "test_microphone.py": shutil.which("pulseaudio"),
+    "clients/browser/test_page.py": shutil.which("chromium") or shutil.which("google-chrome"),
+    "clients/sdk/test_javascript.py": shutil.which("node"),
+    "project/test_site.py": shutil.which("pulseaudio")
+    and shutil.which("node")
+    and shutil.which("ffmpeg"),
+    "clients/sources/test_pipes.py": shutil.which("ffmpeg"),
+    "clients/sdk/test_aio.py": shutil.which("node"),
+    "clients/sources/test_microphone.py": shutil.which("pulseaudio"),
 }
 collect_ignore = [name for name, found in _NEEDED.items() if not (found or os.environ.get("CI"))]

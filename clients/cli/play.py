@@ -1,0 +1,492 @@
+"""One source on its way through one stream: audio out, captions in, the transcript kept.
+
+Plays tracks one after the other: the daemon for all of them, and the signals that end them.
+
+``whisper-stream FILE…``: captions of files, of standard input, or of an address.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import difflib
+import math
+import os
+import re
+import signal
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from rich.text import Text
+
+from ... import __version__
+from ...server.protocol import messages as wire
+from ..errors import ConnectionLost, SourceError, StreamError, UsageError
+from ..sdk.connection import RECONNECT_SECONDS, StreamConnection, connect, stream_url
+from ..sdk.embed import DaemonOptions, daemon
+from ..sdk.transcript import OutputFile, Transcript
+from ..sources.files import SAMPLE_RATE, Pacer, Source
+from .args import PROGRAM, Parser, add_shared_flags, play_options
+from .main import COMMANDS
+from .terminal import Screen, loading, open_screen, print_notice
+from .timeline import Timeline
+
+if TYPE_CHECKING:
+    from ..sdk.transcript import OutputFile
+    from ..sources.pipes import PcmFormat
+    from .timeline import Timeline
+
+__all__ = ["DRAIN_SECONDS", "PlayOptions", "Playback", "Track", "main", "play"]
+
+DRAIN_SECONDS = 10.0  # for the last words, after Ctrl-C
+_TICK_SECONDS = 0.2  # between updates of a meter
+_SAVE_SECONDS = 1.0  # between two writes of a growing transcript
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayOptions:
+    """Where to play to, and how to show it."""
+
+    start: wire.Start = field(default_factory=wire.Start)
+    server: str | None = None  # None: an embedded daemon
+    key: str | None = field(default=None, repr=False)  # of the server, where it wants one
+    daemon: DaemonOptions = field(default_factory=DaemonOptions)
+    json: bool = False
+    color: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """What to play.
+
+    ``speed`` is in times real time; 0: as fast as the server takes it; None: the source comes in
+    its own time. ``status`` is shown below live captions, again and again.
+    """
+
+    source: Source
+    total: float | None = None  # seconds, None if unknown
+    output: OutputFile | None = None
+    speed: float | None = 1.0
+    status: Callable[[], Text] | None = None
+    timeline: Timeline | None = None
+
+
+class Playback:
+    """One track on its way through one stream. ``failed``: something is missing or went wrong."""
+
+    def __init__(self, options: PlayOptions, track: Track, stop: asyncio.Event) -> None:
+        """Once ``stop`` is set no more audio is sent."""
+        self._options = options
+        self._track = track
+        self._stop = stop
+        self._transcript = Transcript()
+        self._limit: asyncio.Timeout | None = None  # set while messages are received
+        self._source_error: SourceError | None = None
+        self._doubted = False
+        self._sent_all = False  # the whole recording went out
+        self._saved = -_SAVE_SECONDS
+        self.failed = False
+        self.screen: Screen | None = None
+
+    def drain(self) -> bool:
+        """Wait no longer than DRAIN_SECONDS for the last words; False if none are awaited."""
+        if self._limit is None:
+            return False
+        self._limit.reschedule(asyncio.get_running_loop().time() + DRAIN_SECONDS)
+        return True
+
+    async def converse(self, stream: StreamConnection) -> None:
+        """Send and receive until the server is done; leave screen and file as they shall stay."""
+        options, track = self._options, self._track
+        self.screen = screen = open_screen(
+            json=options.json,
+            paced=track.speed != 0,
+            color=options.color,
+            total=track.total,
+            status=track.status,
+        )
+        stream.on_lost = screen.renderer.lost
+        finished = False
+        try:
+            await self._exchange(stream, screen)
+            finished = True
+        except StreamError as error:
+            if not self._stop.is_set():
+                raise
+            screen.renderer.notice(_warning(str(error)))
+        finally:
+            if screen.bar is not None:
+                screen.bar.close()
+            screen.renderer.close(self._transcript)
+            segments = self._transcript.complete()
+            if track.output is not None and (segments or finished):
+                track.output.write(segments)
+            if track.timeline is not None:
+                track.timeline.write()
+
+    async def _exchange(self, stream: StreamConnection, screen: Screen) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                others = [group.create_task(self._send(stream))]
+                if self._track.status is not None:
+                    others.append(group.create_task(_tick(screen)))
+                async with asyncio.timeout(None) as self._limit:
+                    async for message in stream:
+                        self._take(message, screen)
+                for other in others:
+                    other.cancel()
+        except ExceptionGroup as group:
+            problem = group.exceptions[0]
+            if isinstance(problem, TimeoutError):
+                reason = (
+                    f"the server was not done within {DRAIN_SECONDS:.0f} s; words may be missing"
+                )
+                problem = StreamError(reason)
+            raise problem from None
+        finally:
+            self._limit = None
+        self._doubt(screen)
+        if damage := self._track.source.damage:
+            screen.renderer.notice(_warning(damage))
+        if self._source_error is not None:
+            raise self._source_error
+
+    async def _send(self, stream: StreamConnection) -> None:
+        pacer = Pacer(self._track.speed or 0)
+        sent = 0  # samples
+        # The receiver reports a lost connection, with all that arrived before it was lost.
+        with contextlib.suppress(ConnectionLost):
+            try:
+                async with aclosing(self._track.source.stream()) as chunks:
+                    while (chunk := await self._next(chunks)) is not None:
+                        sent += len(chunk) // 2
+                        self._doubt(self.screen)
+                        if await self._stopped_within(pacer.delay(sent)):
+                            break
+                        if self._track.timeline is not None:
+                            self._track.timeline.sent(chunk)
+                        await stream.send_audio(chunk)
+                    else:
+                        self._sent_all = not self._stop.is_set()
+            except SourceError as error:
+                self._source_error = error  # after the words of what could be read
+            await stream.eos()
+
+    def _doubt(self, screen: Screen | None) -> None:
+        """Say it at once: a pipe may never end."""
+        doubt = self._track.source.doubt
+        if doubt is not None and screen is not None and not self._doubted:
+            self._doubted = True
+            screen.renderer.notice(_warning(doubt))
+
+    async def _next(self, chunks: AsyncGenerator[bytes, None]) -> bytes | None:
+        """The next piece; None at the end, or once nothing more shall be sent."""
+        stopping = asyncio.ensure_future(self._stop.wait())
+        following = asyncio.ensure_future(anext(chunks, None))
+        try:
+            await asyncio.wait({stopping, following}, return_when=asyncio.FIRST_COMPLETED)
+            return following.result() if following.done() else None
+        finally:
+            stopping.cancel()
+            if not following.done():
+                following.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await following
+
+    async def _stopped_within(self, seconds: float) -> bool:
+        if seconds > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stop.wait()
+        return self._stop.is_set()
+
+    def _take(self, message: wire.ServerMessage, screen: Screen) -> None:
+        self._transcript.add(message)
+        if self._track.timeline is not None:
+            self._track.timeline.received(message)
+        screen.renderer.show(message, self._transcript)
+        match message:
+            case wire.Segment():
+                self._save()
+            case wire.Ack() if screen.bar is not None:
+                screen.bar.advance(message.samples / SAMPLE_RATE)
+            case wire.Warning():
+                screen.renderer.notice(_warning(message.message))
+            case wire.Gap():
+                span = f"{message.start:.2f} s to {message.end:.2f} s"
+                text = f"nothing was transcribed from {span}: {message.reason}"
+                self.failed = True
+                screen.renderer.notice(_warning(text))
+            case wire.Done() if not (self._sent_all or self._stop.is_set() or self._source_error):
+                self.failed = True
+                text = "the server stopped before the whole recording was sent"
+                screen.renderer.notice(_warning(text))
+            case wire.Error(fatal=False):
+                self.failed = True
+                screen.renderer.notice(f"whisper-stream: error: {message.message}")
+
+    def _save(self) -> None:
+        """Write what is closed so far: whatever ends this process, the file holds it."""
+        now = asyncio.get_running_loop().time()
+        if self._track.output is not None and now - self._saved >= _SAVE_SECONDS:
+            self._saved = now
+            self._track.output.write(self._transcript.complete())
+
+
+async def _tick(screen: Screen) -> None:
+    while True:
+        await asyncio.sleep(_TICK_SECONDS)
+        screen.renderer.tick()
+
+
+def _warning(text: str) -> str:
+    return f"whisper-stream: warning: {text}"
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def play(options: PlayOptions, tracks: Sequence[Track]) -> int:
+    """Play tracks and return the exit code: 0, 1 after an error, 130 or 143 after a signal.
+
+    Raises:
+        ClientError: with its own exit code, for what ended the command.
+    """
+    if options.server is not None:
+        stream_url(options.server)
+    return asyncio.run(_Player(options, tracks).run())
+
+
+class _Player:
+    def __init__(self, options: PlayOptions, tracks: Sequence[Track]) -> None:
+        self._options = options
+        self._tracks = tracks
+        self._stop = asyncio.Event()  # no more audio shall be sent
+        self._signal: int | None = None  # the first one received
+        self._playback: Playback | None = None
+
+    async def run(self) -> int:
+        failed = False
+        with self._signals():
+            try:
+                async with AsyncExitStack() as stack:
+                    url = self._options.server or await self._daemon(stack)
+                    for track in self._tracks:
+                        failed |= await self._play(url, track)
+                        if self._stop.is_set():
+                            break
+            except asyncio.CancelledError:
+                if self._signal is None:
+                    raise
+        if self._signal is not None:
+            return 128 + self._signal
+        return 1 if failed else 0
+
+    async def _daemon(self, stack: AsyncExitStack) -> str:
+        options = self._options
+        with loading(f"loading {options.daemon.model}…", color=options.color):
+            return await stack.enter_async_context(daemon(options.daemon))
+
+    async def _play(self, url: str, track: Track) -> bool:
+        if len(self._tracks) > 1 and not self._options.json:
+            print_notice(f"{track.source.name}:")
+        # Our own daemon does not come back.
+        patience = RECONNECT_SECONDS if self._options.server else 0.0
+        start, key = self._options.start, self._options.key
+        async with connect(url, start, reconnect_seconds=patience, key=key) as stream:
+            self._playback = Playback(self._options, track, self._stop)
+            await self._playback.converse(stream)
+            return self._playback.failed
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first signal ends the audio and waits for the last words; a second one gives up."""
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number, task)
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self, number: int, task: asyncio.Task[int]) -> None:
+        first = self._signal is None
+        if first:
+            self._signal = number
+        if first and self._playback is not None and self._playback.drain():
+            self._stop.set()
+        else:
+            task.cancel()
+
+
+_ENCODINGS = ("s16le", "f32le")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Play what is named, one after the other; return the exit code.
+
+    Whatever can be wrong with the input is found before a daemon is started.
+
+    Raises:
+        ClientError: with its own exit code.
+    """
+    try:
+        parsed = _parser().parse_args(argv)
+    except SystemExit as done:  # --help and --version
+        return int(done.code or 0)
+    _check_combination(parsed)
+    options = play_options(parsed)
+    tracks = _tracks(parsed)
+    pass
+
+    return play(options, tracks)
+
+
+def _tracks(parsed: argparse.Namespace) -> list[Track]:
+    from ..sources.pipes import PipeSource, UrlSource
+
+    pass
+    from ..sources.files import AudioSource
+
+    tracks = []
+    for file in parsed.files:
+        pipe = file == "-"
+        source = PipeSource(_pcm_format(parsed)) if pipe else AudioSource(Path(file))
+        tracks.append(
+            Track(
+                source=source,
+                total=source.check(),
+                **_files(parsed, "stdin" if pipe else Path(file).stem, source.name),
+                speed=None if pipe else parsed.speed,
+            )
+        )
+    if parsed.url is not None:
+        address = UrlSource(parsed.url)
+        stem = Path(address.name).stem or "stream"
+        track = Track(
+            source=address,
+            total=address.check(),
+            speed=parsed.speed,
+            **_files(parsed, stem, address.name),
+        )
+        tracks.append(track)
+    return tracks
+
+
+class _Files(TypedDict):
+    output: OutputFile | None
+    timeline: Timeline | None
+
+
+def _files(parsed: argparse.Namespace, stem: str, name: str) -> _Files:
+    """The files to write for one source; ``{}`` in a name becomes ``stem``."""
+    from ..sdk.transcript import OutputFile
+    from .timeline import Timeline
+
+    def path(template: str) -> Path:
+        return Path(template.replace("{}", stem))
+
+    return _Files(
+        output=OutputFile(path(parsed.output)) if parsed.output is not None else None,
+        timeline=Timeline(path(parsed.timeline), name) if parsed.timeline is not None else None,
+    )
+
+
+def _pcm_format(parsed: argparse.Namespace) -> PcmFormat | None:
+    from ..sources.pipes import PcmFormat
+
+    if parsed.encoding is parsed.sample_rate is parsed.channels is None:
+        return None
+    return PcmFormat(
+        encoding=parsed.encoding or "s16le",
+        sample_rate=parsed.sample_rate or 16_000,
+        channels=parsed.channels or 1,
+    )
+
+
+def _check_combination(parsed: argparse.Namespace) -> None:
+    files = parsed.files
+    if not files and parsed.url is None:
+        raise UsageError(f"name an audio file or a command; see `{PROGRAM} --help`")
+    if files and re.fullmatch(r"[a-z]+", files[0]) and not os.path.exists(files[0]):
+        near = difflib.get_close_matches(files[0], COMMANDS, n=1, cutoff=0.7)
+        hint = f"did you mean {near[0]}? See" if near else "see"
+        raise UsageError(
+            f"{files[0]!r} is neither a file nor a command ({', '.join(COMMANDS)}); "
+            f"{hint} `{PROGRAM} --help`"
+        )
+    if files.count("-") > 1:
+        raise UsageError("standard input can be read once only; name - once")
+    several = len(files) + (parsed.url is not None) > 1
+    for flag, name in (("--output", parsed.output), ("--timeline", parsed.timeline)):
+        if several and name is not None and "{}" not in name:
+            raise UsageError(
+                f"{flag} of several files needs {{}} for each one's name, as in '{{}}.srt'"
+            )
+    if "-" not in files:
+        for name in ("encoding", "sample_rate", "channels"):
+            if getattr(parsed, name) is not None:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag} is for raw audio on standard input; name - as the file")
+
+
+def _parser() -> Parser:
+    listed = "\n".join(f"  {name:<20}  {command.help}" for name, command in COMMANDS.items())
+    parser = Parser(
+        prog=PROGRAM,
+        usage=f"{PROGRAM} FILE... [options]\n       {PROGRAM} COMMAND [options]",
+        description="Caption audio as if it were spoken now.",
+        epilog=f"commands (each with its own --help):\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    files = "audio or video files, one after the other; - reads standard input"
+    add("files", metavar="FILE", nargs="*", help=files)
+    add("--url", metavar="URL", help="audio at an http, https, rtsp or HLS address")
+    add("--version", action="version", version=f"{PROGRAM} {__version__}")
+    add(
+        "--speed",
+        type=_speed,
+        default=1.0,
+        metavar="N",
+        help="times real time; 0: as fast as the engine takes it (default: 1)",
+    )
+    add_shared_flags(parser)
+    raw = parser.add_argument_group(
+        "options of raw audio on standard input (default: look; what is no container is s16le)"
+    )
+    add = raw.add_argument
+    add("--encoding", choices=_ENCODINGS, help="how a sample is stored (default: s16le)")
+    add("--sample-rate", type=_rate, metavar="HZ", help="samples a second (default: 16000)")
+    add("--channels", type=_channels, metavar="N", help="interleaved channels (default: 1)")
+    return parser
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = math.nan
+    if not 0 <= speed < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
+    return speed
+
+
+def _rate(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1_000 <= int(text) <= 768_000):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of samples a second, as 16000")
+    return int(text)
+
+
+def _channels(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 32):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of channels from 1 to 32")
+    return int(text)

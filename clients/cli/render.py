@@ -1,0 +1,268 @@
+"""What a person or a program sees of a stream: live captions, plain lines, or JSON lines.
+
+A renderer is told each message after the transcript has taken it in. Captions go to stdout; notices
+go to stderr. No text of a server reaches a terminal with control characters in it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Protocol
+
+import msgspec
+from rich.console import Console, ConsoleOptions
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from ...server.protocol import messages as wire
+from ..sdk.transcript import Transcript
+
+__all__ = [
+    "JsonRenderer",
+    "LiveRenderer",
+    "PlainRenderer",
+    "Printer",
+    "ProgressBar",
+    "Renderer",
+    "clean",
+    "clock",
+]
+
+_LOST = "whisper-stream: the connection was lost; reconnecting…"
+_BACK = "whisper-stream: reconnected; no word is lost"
+Printer = Callable[[str], None]  # prints one line, given without its end
+
+
+class Renderer(Protocol):
+    def show(self, message: wire.ServerMessage, transcript: Transcript) -> None:
+        """Show what the message changed."""
+
+    def notice(self, text: str) -> None:
+        """Print one line about the stream, beside its captions."""
+
+    def lost(self) -> None:
+        """The connection is lost, and being made again; ``resumed`` says that it was."""
+
+    def tick(self) -> None:
+        """Time has passed: a meter may move."""
+
+    def close(self, transcript: Transcript) -> None:
+        """Leave the screen as it shall stay, with the committed words that no segment closed."""
+
+
+class JsonRenderer:
+    """Every message of the server as one JSON line, and nothing else."""
+
+    def __init__(self, stdout: BinaryIO, notice: Printer) -> None:
+        self._stdout = stdout
+        self._notice = notice
+
+    def show(self, message: wire.ServerMessage, transcript: Transcript) -> None:
+        self._stdout.write(msgspec.json.encode(message) + b"\n")
+        self._stdout.flush()
+        if isinstance(message, wire.Resumed):
+            self._notice(_BACK)
+
+    def notice(self, text: str) -> None:
+        self._notice(text)
+
+    def lost(self) -> None:
+        self._notice(_LOST)
+
+    def tick(self) -> None:
+        pass
+
+    def close(self, transcript: Transcript) -> None:
+        pass
+
+
+class PlainRenderer:
+    """One line for each closed segment, for pipes, files and logs."""
+
+    def __init__(self, line: Printer, notice: Printer) -> None:
+        self._line = line
+        self._notice = notice
+
+    def show(self, message: wire.ServerMessage, transcript: Transcript) -> None:
+        if isinstance(message, wire.Segment):
+            self._line(_plain(message))
+        elif isinstance(message, wire.Resumed):
+            self._notice(_BACK)
+
+    def notice(self, text: str) -> None:
+        self._notice(text)
+
+    def lost(self) -> None:
+        self._notice(_LOST)
+
+    def tick(self) -> None:
+        pass
+
+    def close(self, transcript: Transcript) -> None:
+        if (rest := transcript.unclosed()) is not None:
+            self._line(_plain(rest))
+
+
+class LiveRenderer:
+    """Captions on a terminal: closed segments scroll up, the open one is redrawn in place below.
+
+    Committed words stand solid after the time of their segment; the tail that may still change is
+    dim and replaced whole. Below stand the status, how far the words are behind, and whether the
+    connection is being made again.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        notice: Printer | None = None,
+        status: Callable[[], Text] | None = None,
+    ) -> None:
+        """``status`` gives a line for below the captions, such as a level meter."""
+        self._console = console
+        self._status = status
+        self._captions = Text()
+        self._language = ""
+        self._notice = notice if notice is not None else self._print_notice
+        self._live = Live(
+            console=console,
+            auto_refresh=False,  # messages come a few times a second; each redraws once
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._lag = 0.0
+        self._lost = False
+        self._live.start()
+
+    def show(self, message: wire.ServerMessage, transcript: Transcript) -> None:
+        match message:
+            case wire.Lag():
+                self._lag = message.behind
+                self._draw(refresh=True)
+            case wire.Resumed():
+                self._lost = False
+                self._draw(refresh=True)
+            case wire.Language():
+                self._language = message.language
+            case wire.Partial() | wire.Commit():
+                self._captions = self._open(transcript)
+                self._draw(refresh=True)
+            case wire.Segment():
+                self._captions = self._open(transcript)
+                self._draw(refresh=False)
+                self._console.print(_caption(message.start, message.text))
+
+    def notice(self, text: str) -> None:
+        self._notice(text)
+
+    def lost(self) -> None:
+        self._lost = True
+        self._draw(refresh=True)
+
+    def tick(self) -> None:
+        if self._status is not None:
+            self._draw(refresh=True)
+
+    def close(self, transcript: Transcript) -> None:
+        self._live.update(Text())
+        self._live.stop()
+        if (rest := transcript.unclosed()) is not None:
+            self._console.print(_caption(rest.start, rest.text))
+
+    def _draw(self, *, refresh: bool) -> None:
+        status = Text()
+        # First, as a narrow terminal has no room for the end of the line.
+        if self._lost:
+            status.append("reconnecting… ", style="yellow")
+        if self._lag > 0:
+            status.append(f"{self._lag:.1f} s behind ", style="yellow")
+        if self._status is not None:
+            status.append_text(self._status())
+            status.append(f"  {self._language}" if self._language else "", style="cyan")
+        self._live.update(_Bottom(self._captions, status or None), refresh=refresh)
+
+    def _open(self, transcript: Transcript) -> Text:
+        words = (*transcript.open_words, *transcript.tail)
+        if not words:
+            return Text()
+        solid = "".join(word.text for word in transcript.open_words)
+        return _caption(words[0].start, solid, "".join(word.text for word in transcript.tail))
+
+    def _print_notice(self, text: str) -> None:
+        self._console.print(Text(text, style="yellow"), soft_wrap=True)
+
+
+class ProgressBar:
+    """How much of a file the server has taken, when it is not played at a pace."""
+
+    def __init__(self, console: Console, total: float | None) -> None:
+        """``total`` is the file's length in seconds, None if unknown."""
+        self.console = console
+        self._progress = Progress(
+            TextColumn("transcribing"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[at]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._task = self._progress.add_task("", total=total, at=clock(0.0))
+        self._progress.start()
+
+    def advance(self, seconds: float) -> None:
+        """The server holds the audio up to ``seconds``."""
+        self._progress.update(self._task, completed=seconds, at=clock(seconds))
+
+    def print(self, line: str) -> None:
+        """Print a line above the bar."""
+        self.console.print(Text(line), soft_wrap=True)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+class _Bottom:
+    """The last lines of a text, as many as the terminal has room for, and a line of status."""
+
+    def __init__(self, text: Text, status: Text | None = None) -> None:
+        self.text = text
+        self.status = status
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        room = options.size.height - (2 if self.status is not None else 1)
+        lines = list(self.text.wrap(console, options.max_width) if self.text else [])
+        lines = lines[-max(1, room) :]
+        if self.status is not None:
+            self.status.truncate(options.max_width - 1, overflow="ellipsis")
+            lines.append(self.status)
+        yield Text("\n").join(lines)
+
+
+def clock(seconds: float) -> str:
+    """``01:02.50``, with the hours in front from one hour on."""
+    hundredths = round(seconds * 100)
+    minutes, rest = divmod(hundredths, 6000)
+    hours, minutes = divmod(minutes, 60)
+    front = f"{hours}:" if hours else ""
+    return f"{front}{minutes:02}:{rest // 100:02}.{rest % 100:02}"
+
+
+def _plain(segment: wire.Segment) -> str:
+    return f"[{clock(segment.start)} → {clock(segment.end)}] {clean(segment.text)}"
+
+
+def _caption(start: float, text: str, tail: str = "") -> Text:
+    solid = clean(text)
+    dim = clean(tail, strip=not solid)
+    return Text.assemble((f"[{clock(start)}] ", "cyan"), solid, (dim, "dim"))
+
+
+def clean(text: str, *, strip: bool = True) -> str:
+    """Without control characters, which could drive the terminal."""
+    text = "".join(" " if unicodedata.category(char) == "Cc" else char for char in text)
+    return text.strip() if strip else text.rstrip()

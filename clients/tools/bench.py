@@ -1,0 +1,328 @@
+"""The flags of ``whisper-stream bench``, and what they ask for. No torch here.
+
+``whisper-stream bench``: how good, how late and how costly streams of given recordings are.
+
+Nothing slow is loaded before the flags are known to be right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+
+from ... import WhisperStreamError
+from ...model.errors import ModelError, UsageError
+from ...streamer.config import StreamConfig
+from ..cli.flag_values import language, model_name
+from .bench_clips import BenchClip, read_clips
+
+if TYPE_CHECKING:
+    from ...model.whisper.network import Whisper
+    from .bench_run import BenchResult
+
+__all__ = ["BenchOptions", "main", "parse_options"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    clips: tuple[BenchClip, ...]
+    model: str
+    device: str | None
+    compute_type: str
+    threads: int  # 0: as many as PyTorch takes
+    clock: Literal["virtual", "free", "real"]
+    language: str | None
+    stream: dict[str, Any]  # fields of StreamConfig
+    plain: bool
+    json: bool
+    texts: bool
+    picture: Path | None
+
+
+def parse_options(argv: Sequence[str]) -> BenchOptions:
+    """Raises UsageError; SystemExit when help was asked for, and printed."""
+    given = _parser().parse_args(argv)
+    if given.plain and given.clock == "real":
+        raise UsageError("--plain runs the same schedule twice: use --clock virtual or free")
+    stream = dict(given.set)
+    try:
+        StreamConfig(**stream)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"--set: {error}") from error
+    if given.picture is not None and not given.picture.absolute().parent.is_dir():
+        raise UsageError(f"--picture {given.picture}: its folder does not exist")
+    clips = read_clips(
+        given.files, reference=given.reference, kinds=given.kind or ("speech",), only=given.only
+    )
+    if given.language not in (None, "auto"):
+        clips = [replace(clip, language=clip.language or given.language) for clip in clips]
+    return BenchOptions(
+        clips=tuple(clips),
+        model=given.model,
+        device=given.device,
+        compute_type=given.compute_type,
+        threads=given.threads,
+        clock=given.clock,
+        language=given.language,
+        stream=stream,
+        plain=given.plain,
+        json=given.json,
+        texts=given.texts,
+        picture=given.picture,
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        wrong = message.partition("--")[2].replace("=", " ").partition(" ")[0].replace("-", "_")
+        if message.startswith("unrecognized") and wrong in StreamConfig.__dataclass_fields__:
+            raise UsageError(f"{message}; write it as --set {wrong}=…")
+        raise UsageError(f"{message.rstrip('.')}; see `whisper-stream bench --help`")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="whisper-stream bench",
+        description="Measure streams of recordings: errors, delays, changes and cost, beside whole-"
+        "file decoding by the same model. docs/benchmarks.md says what each figure means.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="recordings, manifest.jsonl files, or folders with one",
+    )
+    add("--reference", type=Path, metavar="TEXT_FILE", help="what is said in the only recording")
+    add(
+        "--kind",
+        action="append",
+        metavar="KIND",
+        help="of a manifest's rows, such as longform, or all; may be repeated (default: speech)",
+    )
+    add(
+        "--only",
+        action="append",
+        default=[],
+        metavar="PART",
+        help="recordings with this in their file name; may be repeated",
+    )
+    add("--model", type=model_name, default="tiny.en", metavar="NAME", help="default: tiny.en")
+    add("--device", metavar="NAME", help="where the model runs, such as cpu or cuda")
+    add(
+        "--compute-type",
+        default="auto",
+        metavar="TYPE",
+        help="precision: int8, float32, ...; default: auto",
+    )
+    add("--threads", type=_count, default=0, metavar="N", help="processor threads of the model")
+    add(
+        "--language",
+        type=_language,
+        metavar="CODE",
+        help="of the streams; auto: detected (default: what the manifest says, or else auto)",
+    )
+    add(
+        "--clock",
+        choices=("virtual", "free", "real"),
+        default="virtual",
+        help="virtual: audio waits for nothing, updates take the time they take; free: updates take"
+        " no time, which shows the policy alone; real: at the speed of speech (default: virtual)",
+    )
+    add(
+        "--set",
+        action="append",
+        type=_setting,
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the stream, such as update_interval=0.5, policy=align-att or"
+        " languages=en,de; may be repeated",
+    )
+    add("--plain", action="store_true", help="also without drafts, to see what they save")
+    add(
+        "--picture",
+        type=Path,
+        metavar="PNG",
+        help="draw each word's time in the audio and its delay",
+    )
+    add("--json", action="store_true", help="print one JSON object; the table goes to stderr")
+    add("--texts", action="store_true", help="print texts too, in the JSON or where they differ")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
+    return int(text)
+
+
+def _language(text: str) -> str:
+    return text if text == "auto" else language(text)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """``name=value`` -> the field of StreamConfig and its value; several values have commas between."""
+    name, equals, value = text.partition("=")
+    defaults = {entry.name: entry.default for entry in fields(StreamConfig)}
+    if name not in defaults or name == "language":
+        known = ", ".join(key for key in defaults if key != "language")
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {known}")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{name} has no value: give {name}=VALUE")
+    default = defaults[name]
+    try:
+        if isinstance(default, tuple):
+            return name, tuple(part.strip() for part in value.split(",") if part.strip())
+        if isinstance(default, bool):
+            return name, {"true": True, "false": False}[value.lower()]
+        if isinstance(default, (int, float)):
+            return name, type(default)(value)
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"{value!r} is no value for {name}") from None
+    return name, value
+
+
+_Result = TypeVar("_Result")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command. 0: done. 1: some recording could not be measured, or a word was taken back.
+
+    Raises:
+        UsageError: a flag makes no sense, or an extra is not installed.
+        WhisperStreamError: the model cannot be loaded.
+    """
+    try:
+        options = parse_options(argv)
+    except SystemExit as done:  # --help
+        return int(done.code or 0)
+    _check_extras(options)
+    from ...model.cpu.runtime import wait_politely
+
+    wait_politely()
+    model = _load(options)
+    clips = _understood(options, english_only=not model.is_multilingual)
+    return _run(options, model, clips)
+
+
+def _check_extras(options: BenchOptions) -> None:
+    for module, needed in (("jiwer", True), ("matplotlib", options.picture is not None)):
+        if needed and find_spec(module) is None:
+            raise UsageError(
+                f"{module} is not installed: pip install 'whisper-stream[bench]' brings it"
+            )
+
+
+def _load(options: BenchOptions) -> Whisper:
+    from ...model.weights.locate import locate
+
+    locate(options.model)
+
+    import torch
+
+    from ...model.cpu.compute_types import resolve_compute_type
+    from ...model.weights.loading import load_model, pick_device
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    try:
+        resolve_compute_type(options.compute_type, pick_device(options.device))
+    except ModelError as error:
+        raise UsageError(str(error)) from error
+    return load_model(options.model, device=options.device, compute_type=options.compute_type)
+
+
+def _understood(options: BenchOptions, *, english_only: bool) -> list[BenchClip]:
+    """The recordings whose language the model knows, as far as it is told."""
+    languages = {None, "en", "zxx"}  # not known, English, nothing said
+    clips = [clip for clip in options.clips if not english_only or clip.language in languages]
+    if not clips:
+        raise UsageError(f"{options.model} knows only English: choose another --model")
+    if left_out := len(options.clips) - len(clips):
+        _say("notice", f"recordings not in English, left out: {left_out}")
+    return clips
+
+
+def _run(options: BenchOptions, model: Whisper, clips: Sequence[BenchClip]) -> int:
+    from .bench_report import summary
+    from .bench_run import Bench, PeakMemory, score
+
+    bench = Bench(model, clock=options.clock, language=options.language, options=options.stream)
+    memory = PeakMemory()
+    tried = [(clip, _attempt(partial(bench.stream, clip))) for clip in _told(clips, "stream")]
+    rss_mb, load = memory.megabytes(), os.getloadavg()[0]
+    runs = [(clip, run) for clip, run in tried if run is not None]
+    if not runs:
+        return 1
+    plain = [
+        bench.plain(clip, run) if options.plain else None for clip, run in _told(runs, "again")
+    ]
+    results = [
+        score(bench, clip, run, again)
+        for (clip, run), again in _told(list(zip(runs, plain, strict=True)), "whole file")
+    ]
+    figures = summary(results, rss_mb=rss_mb, texts=options.texts)
+    figures |= {"model": options.model, "clock": options.clock, "load_average": round(load, 2)}
+    _report(options, results, figures)
+    broken = figures["retracted"] or figures.get("plain_differs", 0)
+    return 1 if broken or len(runs) < len(clips) else 0
+
+
+def _report(options: BenchOptions, results: Sequence[BenchResult], figures: dict[str, Any]) -> None:
+    from .bench_report import table
+
+    if options.picture is not None:
+        from .bench_plot import draw
+
+        draw(results, options.picture)
+    if options.json:
+        sys.stderr.write(table(figures))
+        sys.stderr.flush()
+        sys.stdout.write(json.dumps(figures, ensure_ascii=False) + "\n")
+        return
+    sys.stdout.write(table(figures))
+    if options.texts:
+        sys.stdout.write(_differing(results))
+
+
+def _told(items: Sequence[_Result], what: str) -> Iterator[_Result]:
+    """The same items; on a terminal, a line says how far the work is."""
+    shown = sys.stderr.isatty()
+    for number, item in enumerate(items, start=1):
+        if shown:
+            sys.stderr.write(f"\r\x1b[K{what} {number} of {len(items)}")
+            sys.stderr.flush()
+        yield item
+    if shown:
+        sys.stderr.write("\r\x1b[K")
+
+
+def _attempt(work: Callable[[], _Result]) -> _Result | None:
+    """What goes wrong with one recording is told, and is no matter of the others."""
+    try:
+        return work()
+    except WhisperStreamError as error:
+        _say("error", str(error))
+        return None
+
+
+def _say(kind: str, text: str) -> None:
+    sys.stderr.write(f"whisper-stream: {kind}: {' '.join(text.split())}\n")
+
+
+def _differing(results: Sequence[BenchResult]) -> str:
+    return "".join(
+        f"{result.file}\n  streamed: {result.text}\n  offline:  {result.text_offline}\n"
+        for result in results
+        if result.text != result.text_offline
+    )

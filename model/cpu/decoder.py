@@ -1,0 +1,140 @@
+"""The text decoder of compute types int8 and bfloat16 on CPU: int8 weights and compiled kernels.
+
+It stands in for ``TextDecoder`` and does what that does. PyTorch takes most of a small model's step to
+start some two hundred operations; for few rows, a step here is one call a layer. Many rows at once (a
+prompt, a draft) go through ``TextDecoder`` with the same weights and the kernels' products. Either way
+a row's result does not depend on the rows beside it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..errors import ModelError
+from ..whisper.cache import CrossCache, SelfCache
+from ..whisper.layers import DecoderBlock
+from ..whisper.network import TextDecoder
+from .int8 import Floats, Int8Embedding, Int8Matrix, KernelLinear
+from .kernels import HEAD_SIZE, decode_layer, normalise
+from .parallel import small_operations
+
+__all__ = ["CompiledDecoder"]
+
+_FEW = 8  # rows up to which a fused layer is faster than its parts
+
+
+class CompiledDecoder(nn.Module):
+    """Takes over the matrices of ``decoder``, whose audio projections (``cross_kv``) it leaves as they are."""
+
+    def __init__(self, decoder: TextDecoder) -> None:
+        super().__init__()
+        self.dims = decoder.dims
+        self._heads = self.dims.n_text_head
+        if self.dims.n_text_state != self._heads * HEAD_SIZE:
+            raise ModelError(
+                f"int8 and bfloat16 decoders need heads of {HEAD_SIZE} numbers, which this model has not: "
+                "choose compute_type float32"
+            )
+        matrix = Int8Matrix.of(decoder.projection)  # the table of embeddings too
+        decoder.set_submodule("projection", KernelLinear(matrix))
+        decoder.set_submodule("token_embedding", Int8Embedding(matrix))
+        self._no_slots = np.full(self._heads, -1)  # by head: where its scores go, -1 for nowhere
+        self._layers = [_take_over(block) for block in decoder.blocks]
+        self._norm = _norms(decoder.ln)
+        self.wide = decoder
+
+    def audio_cache(self, features: Tensor, lengths: Tensor | None = None) -> CrossCache:
+        """As ``TextDecoder.audio_cache``; keys and values are bf16, to be read faster."""
+        cache: CrossCache = self.wide.audio_cache(features, lengths)
+        return CrossCache([k.bfloat16() for k in cache.k], [v.bfloat16() for v in cache.v], lengths)
+
+    def new_cache(self, rows: int) -> SelfCache:
+        return self.wide.new_cache(rows)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.wide.logits(hidden)
+
+    def stepping(self) -> AbstractContextManager[None]:
+        return small_operations()
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: SelfCache,
+        audio: CrossCache,
+        *,
+        start: int | None = None,
+        heads: dict[int, list[int]] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As ``TextDecoder.forward``."""
+        batch, length = tokens.shape
+        if batch * length > _FEW or cache.rows != batch:
+            out: tuple[Tensor, Tensor | None] = self.wide(
+                tokens, positions, cache, audio, start=start, heads=heads
+            )
+            return out
+        embedded = self.wide.token_embedding(tokens) + self.wide.positional_embedding[positions]
+        x = embedded.view(batch * length, -1).numpy()
+        scores = self._run_layers(x, positions, cache, audio, heads or {})
+        hidden = np.empty_like(x)
+        normalise(x, *self._norm, hidden)
+        return torch.from_numpy(hidden).view(batch, length, -1), scores
+
+    def _run_layers(
+        self,
+        x: Floats,
+        positions: Tensor,
+        cache: SelfCache,
+        audio: CrossCache,
+        heads: dict[int, list[int]],
+    ) -> Tensor | None:
+        """All layers on ``x`` [R, D] in place -> the scores of ``heads`` [B, heads, T, S]."""
+        batch, length = positions.shape
+        windows, _, size, _ = audio.k[0].shape
+        lengths = np.full(windows, size) if audio.lengths is None else audio.lengths.numpy()
+        # contiguous always: for another layout numba compiles anew, perhaps with other roundings
+        places = np.ascontiguousarray(positions.reshape(-1).numpy())
+        keys, values = cache.k.numpy(), cache.v.numpy()  # [layer, B, H, C, d]
+        nothing = np.empty((batch, 0, length, size), np.float32)
+        scores: list[Floats] = []
+        for index, layer in enumerate(self._layers):
+            slots, seen = self._no_slots, nothing
+            if index in heads:
+                chosen = heads[index]
+                slots = slots.copy()
+                slots[chosen] = np.arange(len(chosen))
+                seen = np.full((batch, len(chosen), length, size), -np.inf, np.float32)
+                scores.append(seen)
+            decode_layer(
+                x,
+                places,
+                keys[index],
+                values[index],
+                *audio.bits[index],
+                lengths,
+                slots,
+                seen,
+                *layer,
+            )
+        return torch.from_numpy(np.concatenate(scores, axis=1)) if scores else None
+
+
+def _norms(norm: nn.LayerNorm) -> tuple[Floats, Floats]:
+    return norm.weight.float().numpy(), norm.bias.float().numpy()
+
+
+def _take_over(block: nn.Module) -> tuple[Any, ...]:
+    """Makes the matrices of ``block`` int8; returns its weights as ``decode_layer`` takes them."""
+    assert isinstance(block, DecoderBlock)
+    arrays: list[Any] = [*_norms(block.attn_ln), *_norms(block.cross_ln), *_norms(block.mlp_ln)]
+    for name in ("attn_qkv", "attn_out", "cross_query", "cross_out", "mlp_in", "mlp_out"):
+        matrix = Int8Matrix.of(getattr(block, name))
+        setattr(block, name, KernelLinear(matrix))
+        arrays += matrix.arrays
+    return tuple(arrays)

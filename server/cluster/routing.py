@@ -1,0 +1,444 @@
+"""Where a process stands in the daemon: alone, or one of several that share its streams.
+
+The number of a stream's process can be read from its id, whatever number of processes there is: so
+each of them knows whom to ask for any stream, and after a restart who brings it back.
+
+An HTTP request asked again of another process, and how long to wait for that.
+
+A request for a stream of another process, carried there and back over a Unix socket.
+
+Which process it is can be read from the stream's id. The other one checks tokens and keys as always:
+what a client may do does not depend on where it was let in.
+Whatever fails on the way is answered so that clients try again: the other process is being started
+again, or the daemon is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import h11
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from websockets.asyncio.client import ClientConnection, unix_connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.typing import Origin, Subprotocol
+
+from ..http.admission import Admission
+from ..http.auth import Account
+from ..process_stats import Figures
+from ..protocol.codec import Codec
+from ..protocol.errors import CloseCode
+from ..protocol.messages import MAX_FRAME_BYTES, STREAM_PATH, Resume
+
+__all__ = [
+    "ACCOUNT_HEADER",
+    "Patience",
+    "Place",
+    "Relay",
+    "away",
+    "gather",
+    "new_id",
+    "owner_of",
+    "relay_request",
+    "relay_resume",
+    "socket_path",
+    "target_of",
+]
+
+
+def owner_of(stream_id: str, count: int) -> int | None:
+    """Return which of ``count`` processes has this stream, if any has; None: it is no id of ours."""
+    try:
+        return int(stream_id[:2], 16) % count
+    except ValueError:
+        return None
+
+
+def new_id(number: int, count: int) -> str:
+    """Return a new stream's id, random but for its owner: 16 hexadecimal digits."""
+    first = number + count * secrets.randbelow((255 - number) // count + 1)
+    return f"{first:02x}{secrets.token_hex(7)}"
+
+
+def socket_path(folder: str, number: int) -> str:
+    """Where the other processes reach the one of this number."""
+    return f"{folder}/{number}.sock"
+
+
+class Place:
+    """The only process of a daemon: what is its own is all there is."""
+
+    number = 0
+    count = 1
+
+    def new_id(self) -> str:
+        return new_id(self.number, self.count)
+
+    def owns(self, stream_id: str) -> bool:
+        """Whether a stream that nobody has open, or an unknown one, would be this process's."""
+        return owner_of(stream_id, self.count) in (self.number, None)
+
+    def accounts(self, accounts: Sequence[Account]) -> list[Account]:
+        """Return accounts that count for the whole daemon."""
+        return list(accounts)
+
+    def admission(self, most_load: float) -> Admission:
+        """Return what decides on new streams, for the whole daemon."""
+        return Admission(most_load)
+
+    def deciding(self) -> AbstractContextManager[None]:
+        """Hold it while deciding on a new stream: no other process decides meanwhile."""
+        return contextlib.nullcontext()
+
+    def publish(self, streams: int, connections: int) -> None:
+        """Say what this process has open."""
+        self._own = (streams, connections)
+
+    @property
+    def open(self) -> tuple[int, int]:
+        """Streams and connections of the whole daemon, as last published."""
+        return self._own
+
+    async def collect(self, own: Figures) -> Figures:
+        """Return the figures of the whole daemon, of which ``own`` are this process's."""
+        return own
+
+    def relayed(self, app: ASGIApp) -> ASGIApp:
+        """Return ``app``, with requests for streams of other processes passed on to these."""
+        return app
+
+    async def relay_resume(
+        self, websocket: WebSocket, codec: Codec, resume: Resume, account: Account | None
+    ) -> bool:
+        """Serve a resume of another process's stream until it ends; False: the stream is not one's."""
+        return False
+
+    _own = (0, 0)
+
+
+_PATIENCE = 15.0  # seconds: the other process may be being started again
+_LAST_PATIENCE = 0.5  # while the daemon stops: it may be gone, and nobody starts it again
+_PASSED_ON = ("authorization", "x-api-key", "host", "last-event-id")
+_BLOCK = 65_536
+_AWAY = "the process that has this stream does not answer; try again in a moment\n"
+_RETRY = {"Retry-After": "1"}
+
+
+class Patience:
+    """How long to wait for another process to answer: long, but not once the daemon stops."""
+
+    def __init__(self) -> None:
+        self._stopping = False
+        self._waits: set[asyncio.Timeout] = set()
+
+    def stop(self) -> None:
+        """Let nothing wait for much longer."""
+        self._stopping = True
+        latest = asyncio.get_running_loop().time() + _LAST_PATIENCE
+        for wait in self._waits:
+            if not wait.expired():
+                wait.reschedule(min(latest, wait.when() or latest))
+
+    @contextlib.asynccontextmanager
+    async def wait(self) -> AsyncIterator[None]:
+        """Raises TimeoutError in the block once it has taken too long."""
+        async with asyncio.timeout(_LAST_PATIENCE if self._stopping else _PATIENCE) as wait:
+            self._waits.add(wait)
+            try:
+                yield
+            finally:
+                self._waits.discard(wait)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What a process says to one HTTP request, as it comes."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    parser: h11.Connection = field(default_factory=lambda: h11.Connection(h11.CLIENT))
+
+    async def event(self) -> object:
+        """The next event of h11; raises OSError where the other end breaks off."""
+        try:
+            while (event := self.parser.next_event()) is h11.NEED_DATA:
+                self.parser.receive_data(await self.reader.read(_BLOCK))
+        except h11.RemoteProtocolError as error:
+            raise ConnectionError(str(error)) from None
+        return event
+
+    async def whole(self) -> bytes:
+        """All that follows the head, or OSError where that breaks off."""
+        parts: list[bytes] = []
+        try:
+            while isinstance(event := await self.event(), h11.Data):
+                parts.append(bytes(event.data))
+        finally:
+            self.writer.close()
+        return b"".join(parts)
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """What follows the head, as it comes, for as long as it comes."""
+        try:
+            with contextlib.suppress(OSError):
+                while isinstance(event := await self.event(), h11.Data):
+                    yield bytes(event.data)
+        finally:
+            self.writer.close()
+
+
+async def _ask(request: Request, there: str, patience: Patience) -> tuple[h11.Response, _Answer]:
+    """Ask the process at ``there`` the same; raises OSError."""
+    async with patience.wait():
+        answer = _Answer(*await asyncio.open_unix_connection(there))
+        try:
+            response = await _head(request, answer)
+        except BaseException:
+            answer.writer.close()
+            raise
+    return response, answer
+
+
+async def _head(request: Request, answer: _Answer) -> h11.Response:
+    headers = [(n, v) for n, v in request.headers.raw if n.decode("latin-1") in _PASSED_ON]
+    target = target_of(request.scope)
+    try:
+        head = h11.Request(
+            method=request.method, target=target, headers=[*headers, (b"connection", b"close")]
+        )
+        for event in (head, h11.EndOfMessage()):
+            answer.writer.write(answer.parser.send(event) or b"")
+    except h11.LocalProtocolError:
+        raise ConnectionError("no request that can be passed on") from None
+    response = await answer.event()
+    # A process that ends answers 500 what it has no time for.
+    if not isinstance(response, h11.Response) or response.status_code == 500:
+        raise ConnectionError("no answer")
+    return response
+
+
+async def relay_request(request: Request, there: str, patience: Patience) -> Response:
+    """Answer what the process at ``there`` answers, or 503."""
+    try:
+        head, answer = await _ask(request, there, patience)
+        passed = [(n, v) for n, v in head.headers if n not in (b"connection", b"transfer-encoding")]
+        response: Response
+        if any(name == b"content-length" for name, _ in passed):  # whole, or not at all
+            async with patience.wait():
+                response = Response(await answer.whole(), head.status_code)
+        else:
+            response = StreamingResponse(answer.body(), head.status_code)
+    except OSError:
+        return away()
+    response.raw_headers = [(bytes(n), bytes(v)) for n, v in passed]
+    return response
+
+
+async def gather(request: Request, everybody: tuple[str, ...], patience: Patience) -> Response:
+    """The lists of all processes as one; or the first answer that is none."""
+    together: list[object] = []
+    for there in everybody:
+        try:
+            head, answer = await _ask(request, there, patience)
+            async with patience.wait():
+                body = await answer.whole()
+        except OSError:
+            continue  # being started again: it has no streams to show
+        headers = {n.decode("latin-1"): v.decode("latin-1") for n, v in head.headers}
+        if head.status_code != 200:
+            return Response(body, head.status_code, media_type=headers.get("content-type"))
+        together += json.loads(body)
+    return JSONResponse(together, headers={"Cache-Control": "no-store"})
+
+
+def away() -> Response:
+    """Nobody answers there now; after this, clients try again."""
+    return PlainTextResponse(_AWAY, status_code=503, headers=_RETRY)
+
+
+def target_of(scope: Scope) -> str:
+    """The request's path and query, as they came."""
+    path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
+    query = scope.get("query_string", b"").decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+ACCOUNT_HEADER = "x-whisper-stream-account"  # between processes: the digest of the client's key
+_HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:]+\](:\d+)?")
+_SESSIONS, _DEBUG = "/v1/sessions/", "/debug/streams/"
+_DEBUG_LIST = "/debug/streams"
+_UNANSWERED = (OSError, EOFError, WebSocketException)  # nobody there, or broken off, or refused
+
+
+class Relay:
+    """ASGI: ``app`` serves what is its own, and all that names no stream of another.
+
+    Args:
+        owner: the socket's path of the process that has a stream; None: this one.
+        everybody: the sockets of all processes, this one's too.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        owner: Callable[[str], str | None],
+        everybody: tuple[str, ...],
+        patience: Patience,
+    ) -> None:
+        self._app = app
+        self._owner = owner
+        self._everybody = everybody
+        self._patience = patience
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope.get("path", "")
+        if path == _DEBUG_LIST and scope["type"] == "http":
+            response = await gather(Request(scope), self._everybody, self._patience)
+            await response(scope, receive, send)
+            return
+        name = next((path[len(p) :] for p in (_SESSIONS, _DEBUG) if path.startswith(p)), None)
+        there = None if name is None else self._owner(name.partition("/")[0].partition(".")[0])
+        if there is None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await _relay_websocket(WebSocket(scope, receive, send), there, self._patience)
+        else:
+            response = await relay_request(Request(scope, receive), there, self._patience)
+            await response(scope, receive, send)
+
+
+async def relay_resume(
+    websocket: WebSocket,
+    codec: Codec,
+    resume: Resume,
+    account: Account | None,
+    there: str,
+    patience: Patience,
+) -> None:
+    """Serve a stream of the process at ``there`` on an accepted websocket, until either side ends."""
+    headers = {} if account is None else {ACCOUNT_HEADER: account.digest.hex()}
+    offered = [codec.subprotocol]
+    try:
+        async with _connected(
+            there, STREAM_PATH, websocket.scope, offered, headers, patience
+        ) as far:
+            await far.send(codec.encode(resume))
+            await _pump(websocket, far)
+    except _UNANSWERED:
+        await _turn_away(websocket)
+
+
+async def _relay_websocket(websocket: WebSocket, there: str, patience: Patience) -> None:
+    scope = websocket.scope
+    offered = scope.get("subprotocols", [])
+    try:
+        async with _connected(there, target_of(scope), scope, offered, {}, patience) as far:
+            await websocket.accept(subprotocol=far.subprotocol)
+            await _pump(websocket, far)
+    except InvalidStatus as refused:
+        body, status = refused.response.body or b"", refused.response.status_code
+        if status == 500:  # so a process that ends answers whom it has not let in yet
+            await _turn_away(websocket)
+            return
+        await websocket.send_denial_response(
+            PlainTextResponse(bytes(body).decode(errors="replace"), status_code=status)
+        )
+    except _UNANSWERED:
+        await _turn_away(websocket)
+
+
+async def _turn_away(websocket: WebSocket) -> None:
+    """Nobody answers there now: say so in a way after which clients try again."""
+    if websocket.application_state is WebSocketState.CONNECTING:
+        await websocket.send_denial_response(away())
+    else:
+        await _close(websocket, CloseCode.SERVICE_RESTART, "away")
+
+
+@contextlib.asynccontextmanager
+async def _connected(
+    there: str,
+    target: str,
+    scope: Scope,
+    offered: list[str],
+    headers: dict[str, str],
+    patience: Patience,
+) -> AsyncIterator[ClientConnection]:
+    """Raises one of ``_UNANSWERED`` where nobody answers for long, or the socket is refused."""
+    given = dict(scope["headers"])
+    origin = given.get(b"origin")
+    async with patience.wait():
+        far = await unix_connect(
+            there,
+            uri=f"ws://{_host(given.get(b'host', b''))}{target}",
+            origin=None if origin is None else Origin(origin.decode("latin-1")),
+            subprotocols=[Subprotocol(each) for each in offered] or None,
+            additional_headers=headers,
+            compression=None,
+            max_size=MAX_FRAME_BYTES,
+            max_queue=4,
+            open_timeout=None,
+            ping_interval=None,
+            proxy=None,
+        )
+    try:
+        yield far
+    finally:
+        await far.close()
+
+
+async def _pump(websocket: WebSocket, far: ClientConnection) -> None:
+    """Carry frames both ways until one side has ended; the other is told in the same words."""
+    inwards = asyncio.create_task(_inwards(websocket, far))
+    outwards = asyncio.create_task(_outwards(far, websocket))
+    try:
+        await asyncio.wait({inwards, outwards}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (inwards, outwards):
+            task.cancel()
+        await asyncio.gather(inwards, outwards, return_exceptions=True)
+    if far.close_code is not None:
+        await _close(websocket, far.close_code, far.close_reason or "")
+
+
+async def _inwards(websocket: WebSocket, far: ClientConnection) -> None:
+    """Ends when the client has gone. What comes after the other end is dropped: the rest of what that
+    has said, which may wait still, is not.
+    """
+    while (frame := await websocket.receive())["type"] != "websocket.disconnect":
+        text = frame.get("text")
+        with contextlib.suppress(ConnectionClosed):
+            await far.send(frame["bytes"] if text is None else text)
+
+
+async def _outwards(far: ClientConnection, websocket: WebSocket) -> None:
+    with contextlib.suppress(ConnectionClosed, WebSocketDisconnect, RuntimeError):
+        async for frame in far:
+            if isinstance(frame, str):
+                await websocket.send_text(frame)
+            else:
+                await websocket.send_bytes(frame)
+
+
+async def _close(websocket: WebSocket, code: int, reason: str) -> None:
+    # A process that died says nothing (1006), which is no code that can be sent.
+    code = code if code not in (1005, 1006, 1015) else CloseCode.SERVICE_RESTART
+    if websocket.application_state is WebSocketState.CONNECTED:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            await websocket.close(code, reason)
+
+
+def _host(given: bytes) -> str:
+    """The name by which the client called us, where it can stand in an address."""
+    host = given.decode("latin-1")
+    return host if _HOST.fullmatch(host) else "localhost"

@@ -1,0 +1,218 @@
+"""``whisper-stream serve``: flags in, a running daemon, an exit code out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from ... import WhisperStreamError
+from ..cluster.engine_pool import COMMAND as ENGINE_COMMAND
+from ..cluster.engine_pool import EnginePool
+from ..cluster.supervisor import COMMAND as INGRESS_COMMAND
+from ..cluster.supervisor import Supervisor
+from ..config import ServerConfig, read_settings, to_toml
+from ..engine import load_engine
+from ..errors import ListenError, ProcessError
+from ..http.app import KEYS_VARIABLE, Hub
+from ..http.auth import Gate, is_loopback, read_keys
+from ..http.debug import check_debug
+from ..protocol.messages import STREAM_PATH
+from ..stream.runner import Engine
+from .listener import DaemonServer, bind, bind_several, reload
+from .process import configure_logging, settle_memory
+from .tls import fingerprint, make_certificate, server_context
+
+__all__ = ["main"]
+
+logger = logging.getLogger(__name__)
+
+EXIT_FAILURE = 1  # something broke while running
+EXIT_USAGE = 2  # it could not start as asked
+EXIT_INTERRUPTED = 130
+
+_Certificate = tuple[str, str | None]
+
+
+def main(
+    argv: Sequence[str],
+    open_engine: Callable[[ServerConfig], Engine] | None = None,
+    ingress_command: Sequence[str] = INGRESS_COMMAND,
+    engine_command: Sequence[str] = ENGINE_COMMAND,
+) -> int:
+    """Run the daemon until it is told to stop; return the process's exit code.
+
+    Args:
+        argv: the flags, without the program's name.
+        open_engine: what brings the model; None loads the one that the flags name.
+        ingress_command: starts an ingress process, where there are any.
+        engine_command: starts an engine process, where there are any.
+    """
+    try:
+        config, print_only = read_settings(argv, os.environ)
+        if print_only:
+            sys.stdout.write(to_toml(config))
+            return 0
+        configure_logging(config.log_level)
+        with ExitStack() as cleanup:
+            # first: loading a model takes seconds
+            sockets = [cleanup.enter_context(sock) for sock in _bind(config)]
+            certificate = _certificate(config, cleanup)
+            engine = open_engine(config) if open_engine else _open_engine(config, engine_command)
+            cleanup.callback(engine.close)
+            if config.ingress:
+                asyncio.run(_supervise(config, engine, sockets, certificate, ingress_command))
+            else:
+                asyncio.run(_serve(config, engine, sockets[0], certificate))
+    except ProcessError as error:
+        return _say(str(error), EXIT_FAILURE)
+    except WhisperStreamError as error:
+        return _say(str(error), EXIT_USAGE)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the process's own boundary: one line, no traceback
+        return _say(f"the daemon failed: {type(error).__name__}: {error}", EXIT_FAILURE)
+    return 0
+
+
+def _open_engine(config: ServerConfig, command: Sequence[str]) -> Engine:
+    if config.engines:
+        # as where there is one: the daemon is started again, and a journal brings its streams back
+        return EnginePool(config, lambda: os._exit(os.EX_SOFTWARE), command)
+    return load_engine(config)
+
+
+def _bind(config: ServerConfig) -> list[socket.socket]:
+    if config.ingress:
+        return bind_several(config.host, config.port, config.ingress)
+    return [bind(config.host, config.port)]
+
+
+def _certificate(config: ServerConfig, cleanup: ExitStack) -> _Certificate | None:
+    """Return the paths of certificate and key, which are found to be good; raises ConfigError."""
+    paths: _Certificate
+    if config.self_signed:
+        paths = make_certificate(config.host, cleanup)
+        logger.info(
+            "event=self_signed certificate=%s sha256=%s: clients take it with SSL_CERT_FILE=%s",
+            paths[0],
+            fingerprint(paths[0]),
+            paths[0],
+        )
+    elif config.tls_cert is not None:
+        paths = config.tls_cert, config.tls_key
+    else:
+        return None
+    server_context(*paths)
+    return paths
+
+
+async def _serve(
+    config: ServerConfig, engine: Engine, sock: socket.socket, certificate: _Certificate | None
+) -> None:
+    try:
+        sock.listen(128)
+    except OSError as error:
+        raise ListenError(config.host, config.port, error) from None
+    if isinstance(engine, EnginePool):
+        engine.start()
+    hub = Hub(engine, config)
+    tls = None if certificate is None else server_context(*certificate)
+
+    def ready() -> None:
+        _say_ready(config, sock, engine.model_name, closed=hub.entrance.gate.closed)
+        if config.exit_with_stdin:
+            _watch_stdin(server.request_exit)
+
+    server = DaemonServer(hub, config, ready, tls)
+    with contextlib.suppress(NotImplementedError):  # where there is no SIGHUP
+        files = certificate if config.tls_cert is not None else None
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGHUP, reload, hub, tls, *(files or (None, None))
+        )
+    await server.serve(sockets=[sock])
+    logger.info("event=stopped")
+
+
+async def _supervise(
+    config: ServerConfig,
+    engine: Engine,
+    sockets: Sequence[socket.socket],
+    certificate: _Certificate | None,
+    command: Sequence[str],
+) -> None:
+    """The same with ingress processes: this one keeps the engine, and serves no client itself."""
+    if isinstance(engine, EnginePool):
+        engine.start()
+    # Told here, once, and not by every process.
+    gate = Gate(read_keys(config.api_keys, os.environ.get(KEYS_VARIABLE)), (), local=True)
+    check_debug(config, gate)
+    loop = asyncio.get_running_loop()
+
+    def ready() -> None:
+        _say_ready(config, sockets[0], engine.model_name, closed=gate.closed)
+        if config.exit_with_stdin:
+            _watch_stdin(lambda: loop.call_soon_threadsafe(supervisor.stop))
+
+    def stop(number: signal.Signals) -> None:
+        supervisor.stop()
+        loop.remove_signal_handler(
+            number
+        )  # a second one ends this process at once, and so all others
+        signal.signal(number, signal.SIG_DFL)
+
+    supervisor = Supervisor(engine, config, sockets, certificate, ready, command)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    loop.add_signal_handler(signal.SIGHUP, supervisor.signal, signal.SIGHUP)
+    await supervisor.run()
+    logger.info("event=stopped")
+
+
+def _say_ready(config: ServerConfig, sock: socket.socket, model: str, *, closed: bool) -> None:
+    settle_memory()
+    url = _url(config, sock.getsockname()[1])
+    logger.info("listening on %s model=%s", url, model)
+    if not (is_loopback(config.host) or closed):
+        logger.warning(
+            "event=open_to_all host=%s: whoever reaches this address may use it; see --api-keys",
+            config.host,
+        )
+    if not (is_loopback(config.host) or config.tls):
+        logger.warning("event=not_encrypted host=%s: see --tls-cert, --self-signed", config.host)
+    if config.announce:
+        sys.stdout.write(json.dumps({"url": url}) + "\n")
+        sys.stdout.flush()
+
+
+def _url(config: ServerConfig, port: int) -> str:
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"{'wss' if config.tls else 'ws'}://{host}:{port}{STREAM_PATH}"
+
+
+def _watch_stdin(stop: Callable[[], object]) -> None:
+    """Call ``stop`` when the parent closes our standard input, or is gone."""
+
+    def watch() -> None:
+        try:
+            # Not sys.stdin: its lock would still be held here when the interpreter shuts down.
+            while os.read(0, 4096):
+                pass
+        except OSError:
+            pass  # closed from the start: the same as its end
+        stop()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _say(sentence: str, code: int) -> int:
+    sys.stderr.write(f"whisper-stream: error: {sentence}\n")
+    return code

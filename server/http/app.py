@@ -1,0 +1,271 @@
+"""The ASGI application: websocket routes, HTTP routes, and the streams that are open."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp
+from starlette.websockets import WebSocket
+
+from .. import process_stats as usage
+from ..cluster.engine_pool import used_by
+from ..cluster.routing import ACCOUNT_HEADER, Place
+from ..config import ServerConfig
+from ..engine import Engine
+from ..metrics import Metrics, Paces, Pulse
+from ..process_stats import Figures
+from ..protocol.codec import Codec, codec_for
+from ..protocol.errors import ErrorCode
+from ..protocol.messages import STREAM_PATH, SUBPROTOCOLS
+from ..stream.registry import Streams
+from .auth import Account, Gate, Meter, is_loopback, key_of, read_keys
+from .connection import StreamConnection
+from .debug import check_debug, debug_routes
+from .handshake import Entrance, Refusal
+from .health import Readiness, gauges, health
+from .pages import page_routes
+from .sessions import SESSION_PATH, SessionRoutes
+from .subscribers import SUBSCRIBE_PATH, Subscriptions
+
+__all__ = ["Hub", "create_app"]
+
+SPARE_CONNECTIONS = 16
+KEYS_VARIABLE = "WHISPER_STREAM_API_KEYS"
+
+logger = logging.getLogger(__name__)
+
+
+class Hub:
+    """Every open stream of one daemon.
+
+    Attributes:
+        draining: no new stream is accepted any more.
+    """
+
+    def __init__(self, engine: Engine, config: ServerConfig, place: Place | None = None) -> None:
+        self._engine = engine
+        self._config = config
+        self.place = place or Place()
+        self.metrics = Metrics()
+        self.streams = Streams(engine, config, self.metrics, place=self.place)
+        self._admission = self.place.admission(config.max_load)
+        self._admission.most_delay = config.max_delay
+        self._paces = Paces()
+        keys = self._read_keys()
+        origins = [origin.strip() for origin in config.allowed_origins.split(",") if origin.strip()]
+        gate = Gate(keys, origins, local=is_loopback(config.host))
+        check_debug(config, gate)
+        self.entrance = Entrance(gate, self._admission, self.metrics, config)
+        self._readiness = Readiness(engine, self.streams.check_journal, self.metrics.faults)
+        self._watching: asyncio.Task[None] | None = None
+        self._connections: set[StreamConnection] = set()
+        self._passed_on = 0  # of them, by other processes, which count them
+        # Set while no stream is open.
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.draining = False
+
+    async def websocket(self, websocket: WebSocket) -> None:
+        """Serve one websocket from its handshake to its end."""
+        if self.draining:
+            sentence = "the daemon is stopping; try again in a moment"
+            refusal = Refusal(status=503, reason="stopping", sentence=sentence)
+            await self.entrance.refuse(websocket, refusal)
+            return
+        account = self.entrance.check(websocket)
+        if isinstance(account, Refusal):
+            await self.entrance.refuse(websocket, account)
+            return
+        offered = websocket.scope.get("subprotocols", [])
+        chosen = next((name for name in offered if name in SUBPROTOCOLS), None)
+        await websocket.accept(subprotocol=chosen)
+        codec = codec_for(chosen)
+        # Most of these will open a stream, or be told that there is no room; some resume one.
+        if self._open[1] >= 2 * self._config.max_streams + SPARE_CONNECTIONS:
+            await self.entrance.turn_away(websocket, codec)
+            return
+        await self._serve(websocket, codec, account)
+
+    async def private_websocket(self, websocket: WebSocket) -> None:
+        """Serve a websocket that another process has let in, for a stream of this one."""
+        digest = websocket.headers.get(ACCOUNT_HEADER, "")
+        account = self.entrance.gate.known(bytes.fromhex(digest)) if digest else None
+        offered = websocket.scope.get("subprotocols", [])
+        await websocket.accept(subprotocol=offered[0])
+        await self._serve(websocket, codec_for(offered[0]), account, passed_on=True)
+
+    async def healthz(self, request: Request) -> Response:
+        """Answer ``GET /healthz``."""
+        figures = await self.place.collect(self.figures())
+        body = health(
+            draining=self.draining,
+            model=self._engine.model_name,
+            figures=figures,
+            processes=self.place.count,
+            engine=self._engine.statistics(),
+        )
+        return Response(msgspec.json.encode(body), media_type="application/json")
+
+    async def readyz(self, request: Request) -> Response:
+        """Answer ``GET /readyz``: 200 if a stream that came now would be served."""
+        if self.draining:
+            return PlainTextResponse("the daemon is stopping\n", status_code=503)
+        wrong = await self._readiness.check()
+        if wrong is not None:
+            return PlainTextResponse(wrong + "\n", status_code=503)
+        return PlainTextResponse("ready\n")
+
+    async def show_metrics(self, request: Request) -> Response:
+        """Answer ``GET /metrics``; with keys, only to who has one."""
+        gate = self.entrance.gate
+        key = key_of(request.headers, request.query_params, ())
+        if gate.closed and gate.account(key) is None:
+            self.metrics.refuse("key")
+            return PlainTextResponse("a valid key is needed\n", status_code=401)
+        figures = await self.place.collect(self.figures())
+        present = gauges(figures, load=self._admission.load, engine=self._engine.statistics())
+        kind = "text/plain; version=0.0.4"
+        return Response(Metrics.of(figures.metrics).text(present), media_type=kind)
+
+    def figures(self) -> Figures:
+        """Return what this process, and those with its engines, have open, counted and used."""
+        own = Figures(
+            streams=len(self.streams),
+            connections=self._own_connections,
+            metrics=self.metrics.state(),
+        )
+        return own + usage.figures() + used_by(self._engine)
+
+    def publish(self) -> None:
+        """Tell the other processes what this one has open."""
+        self.place.publish(len(self.streams), self._own_connections)
+
+    @property
+    def _own_connections(self) -> int:
+        """From clients to this process."""
+        return len(self._connections) - self._passed_on
+
+    @property
+    def _open(self) -> tuple[int, int]:
+        """Streams and connections of the whole daemon."""
+        self.publish()
+        return self.place.open
+
+    def start(self) -> None:
+        """Begin what runs beside the streams; raises JournalError."""
+        self.streams.recover()
+        if self._config.max_load > 0:
+            self._watching = asyncio.create_task(self._watch_load())
+
+    def reload_keys(self) -> None:
+        """Read the keys again; raises ConfigError, and goes on with the old ones."""
+        self.entrance.gate.reload(self._read_keys())
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse new streams, finish the open ones, and wait for them for at most ``seconds``."""
+        self.draining = True
+        for connection in self._connections:
+            connection.stop()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            logger.warning("event=drain_timeout streams=%d", len(self._connections))
+        if self._watching is not None:
+            self._watching.cancel()
+        await self.streams.close()
+
+    def _read_keys(self) -> list[Account]:
+        keys = read_keys(self._config.api_keys, os.environ.get(KEYS_VARIABLE))
+        return self.place.accounts(keys)
+
+    def _full(self, account: Account | None) -> tuple[ErrorCode, str] | None:
+        """Return why there is no room for one more stream; where there is, it is taken at once."""
+        with self.place.deciding():
+            refusal = self.entrance.full(self._open[0], account)
+            if refusal is None:
+                self.place.publish(len(self.streams) + 1, self._own_connections)
+        return refusal
+
+    async def _serve(
+        self,
+        websocket: WebSocket,
+        codec: Codec,
+        account: Account | None,
+        *,
+        passed_on: bool = False,
+    ) -> None:
+        """``passed_on``: by another process, which counts the connection."""
+        connection = StreamConnection(
+            websocket,
+            codec,
+            self.streams,
+            self._config,
+            self._engine.languages,
+            Meter(account, self.entrance.gate, self.metrics),
+            lambda: self._full(account),
+            lambda resume: self.place.relay_resume(websocket, codec, resume, account),
+        )
+        self._connections.add(connection)
+        self._passed_on += passed_on
+        self._empty.clear()
+        if self.draining:  # it began while this one was being accepted
+            connection.stop()
+        counted = None if passed_on else account
+        if counted is not None:
+            counted.streams += 1
+        try:
+            await connection.run()
+        finally:
+            if counted is not None:
+                counted.streams -= 1
+            self._connections.discard(connection)
+            self._passed_on -= passed_on
+            if not self._connections:
+                self._empty.set()
+
+    async def _watch_load(self) -> None:
+        """Look at the engine once a second, for as long as the daemon runs."""
+        loop = asyncio.get_running_loop()
+        while True:
+            now = loop.time()
+            pulse = Pulse(
+                live=self._paces.live_share(now, self.streams.heard()),
+                turnaround=self.metrics.turnarounds.take(),
+            )
+            self._admission.observe(now, self._engine.statistics(), self._open[0], pulse)
+            await asyncio.sleep(1.0)
+
+
+def create_app(hub: Hub, *, private: bool = False) -> ASGIApp:
+    """Return the ASGI application that serves ``hub``.
+
+    Args:
+        private: for what the other processes of the daemon pass on.
+    """
+    sessions = SessionRoutes(hub.streams)
+    subscriptions = Subscriptions(hub.streams, hub.entrance)
+    websocket = hub.private_websocket if private else hub.websocket
+    app = Starlette(
+        routes=[
+            WebSocketRoute(STREAM_PATH, websocket),
+            WebSocketRoute("/", websocket),
+            Route("/healthz", hub.healthz),
+            Route("/readyz", hub.readyz),
+            Route("/metrics", hub.show_metrics),
+            Route(SUBSCRIBE_PATH, subscriptions.serve_events, methods=["GET"]),
+            WebSocketRoute(SUBSCRIBE_PATH, subscriptions.serve_websocket),
+            Route(SESSION_PATH, sessions.fetch, methods=["GET"]),
+            Route(SESSION_PATH, sessions.delete, methods=["DELETE"]),
+            *page_routes(hub._engine.model_name, hub._engine.languages),
+            *debug_routes(hub.streams.debug, hub._config, hub.entrance.gate),
+        ]
+    )
+    return app if private else hub.place.relayed(app)

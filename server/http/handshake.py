@@ -1,0 +1,106 @@
+"""The way in: whether a websocket may become a stream, and in what words it may not."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from starlette.responses import PlainTextResponse
+from starlette.websockets import WebSocket
+
+from ..config import ServerConfig
+from ..metrics import Metrics
+from ..protocol.codec import Codec
+from ..protocol.errors import CloseCode, ErrorCode
+from ..protocol.messages import SUBPROTOCOLS, Error
+from .admission import Admission
+from .auth import Account, Gate, key_of
+
+__all__ = ["Entrance", "Refusal"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """``status`` is that of the handshake's HTTP answer."""
+
+    status: int
+    reason: str  # for logs and metrics
+    sentence: str
+
+
+class Entrance:
+    """Checks handshakes, in order: origin, key, subprotocol; then whether there is room."""
+
+    def __init__(
+        self, gate: Gate, admission: Admission, metrics: Metrics, config: ServerConfig
+    ) -> None:
+        self.gate = gate
+        self._admission = admission
+        self._metrics = metrics
+        self._config = config
+
+    def check(self, websocket: WebSocket) -> Refusal | Account | None:
+        """Return the key's account, None where no key is asked for, or why it is refused."""
+        headers = websocket.headers
+        if not self.gate.welcomes(headers.get("origin"), headers.get("host", "")):
+            sentence = "web pages of this origin may not connect; see --allowed-origins"
+            return Refusal(status=403, reason="origin", sentence=sentence)
+        offered = websocket.scope.get("subprotocols", [])
+        account = None
+        if self.gate.closed:
+            account = self.gate.account(key_of(headers, websocket.query_params, offered))
+            if account is None:
+                sentence = "a valid key is needed: as Authorization: Bearer, X-API-Key or ?key="
+                return Refusal(status=401, reason="key", sentence=sentence)
+        if offered and not any(name in SUBPROTOCOLS for name in offered):
+            known = " or ".join(SUBPROTOCOLS)
+            sentence = f"none of the offered subprotocols is known; use {known}"
+            return Refusal(status=400, reason="subprotocol", sentence=sentence)
+        return account
+
+    def full(self, streams: int, account: Account | None) -> tuple[ErrorCode, str] | None:
+        """Return why there is no room for one more stream, if there is none.
+
+        Args:
+            streams: those that are open.
+            account: the one that asks; its ``streams`` count this connection.
+        """
+        refusal = self._why_full(streams, account)
+        if refusal is not None:
+            self._metrics.refuse(refusal[0])
+        else:
+            self._admission.admitted(asyncio.get_running_loop().time())
+        return refusal
+
+    def _why_full(self, streams: int, account: Account | None) -> tuple[ErrorCode, str] | None:
+        most = None if account is None else account.most_streams
+        if account is not None and most is not None and account.streams > most:
+            many = "1 stream" if most == 1 else f"{most} streams"
+            return ErrorCode.LIMIT_REACHED, f"this key may have {many} at once"
+        if streams >= self._config.max_streams:
+            most = self._config.max_streams
+            taken = "the only stream is" if most == 1 else f"all {most} streams are"
+            return ErrorCode.TOO_MANY_STREAMS, f"{taken} taken; try again later"
+        if self._config.max_load > 0:
+            if not self._admission.admits(asyncio.get_running_loop().time(), streams):
+                why = self._admission.why_not(streams)
+                return ErrorCode.OVERLOADED, f"the engine {why}; try again later"
+        return None
+
+    async def refuse(self, websocket: WebSocket, refusal: Refusal) -> None:
+        """Answer the handshake with HTTP."""
+        self._metrics.refuse(refusal.reason)
+        await websocket.send_denial_response(
+            PlainTextResponse(refusal.sentence + "\n", status_code=refusal.status)
+        )
+
+    async def turn_away(self, websocket: WebSocket, codec: Codec) -> None:
+        """Say on an accepted websocket that there are too many; browsers see nothing else."""
+        code = ErrorCode.TOO_MANY_STREAMS
+        self._metrics.refuse(code)
+        text = "there are too many connections; try again later"
+        frame = codec.encode(Error(seq=1, code=code, message=text))
+        await (
+            websocket.send_text(frame) if isinstance(frame, str) else websocket.send_bytes(frame)
+        )
+        await websocket.close(CloseCode.TRY_AGAIN_LATER, code)

@@ -1,0 +1,166 @@
+"""Runs decode jobs on a Whisper model. Used from one thread only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from ...model.align import alignment_cost, attended_times, token_times
+from ...model.decode.beam import beam_search, judge
+from ...model.decode.greedy import GreedyOutput, decode_greedy
+from ...model.whisper.cache import CrossCache
+from ...model.whisper.network import Whisper
+from ...model.whisper.tokenizer import Tokenizer
+from ..jobs import DecodedWord, DecodeJob, DecodeResult
+from .backend import BackendConfig
+from .fallback import Attempt, Ladder, in_language, initial_tokens, token_limit
+from .token_rules import doubts_language, make_rules, pick_language, tokenizer_for
+from .window_encoder import WindowEncoder
+from .word_times import timed_words
+
+__all__ = ["BackendConfig", "WhisperBackend"]
+
+
+class WhisperBackend:
+    """``encoder``: that of another backend of the same model, which two threads may use at once."""
+
+    def __init__(
+        self,
+        model: Whisper,
+        config: BackendConfig | None = None,
+        *,
+        encoder: WindowEncoder | None = None,
+    ) -> None:
+        self.model = model
+        self.config = config or BackendConfig()
+        self.encoder = encoder or WindowEncoder(model)
+        self._tokenizer = tokenizer_for(model, None, "transcribe")
+        self._rules = make_rules(model, self._tokenizer)
+        self._cache = model.decoder.new_cache(1)
+        self._generator = torch.Generator(device=model.device)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    @torch.inference_mode()
+    def decode(self, jobs: Sequence[DecodeJob]) -> list[DecodeResult]:
+        """One result for each job, in order. A row does not depend on the others."""
+        return [self._decode_one(job) for job in jobs]
+
+    def _decode_one(self, job: DecodeJob) -> DecodeResult:
+        started = time.perf_counter()
+        whole = job.final and not job.hurried
+        context = self.config.final_context if whole else self.config.update_context
+        audio, frames = self.encoder(job.audio, context)
+        encoded = time.perf_counter()
+        language, probability = self._language(job, audio)
+        job = in_language(job, language)
+        tokenizer = tokenizer_for(self.model, language, job.task)
+        attempt, output = self._climb(job, audio, tokenizer)
+        decoded = time.perf_counter()
+        words = self._words(job, output, tokenizer, language, frames)
+        timings = {
+            "encode": encoded - started,
+            "decode": decoded - encoded,
+            "align": time.perf_counter() - decoded,
+        }
+        return attempt.result(words, language, probability, timings)
+
+    def _climb(
+        self, job: DecodeJob, audio: CrossCache, tokenizer: Tokenizer
+    ) -> tuple[Attempt, GreedyOutput]:
+        """Tries until a text is taken."""
+        ladder = Ladder(job, self.config)
+        outputs: dict[Attempt, GreedyOutput] = {}
+        while True:
+            temperature = ladder.temperature
+            output = self._attempt(ladder.job, audio, tokenizer, temperature)
+            attempt = Attempt.of(
+                job,
+                tokenizer,
+                tokens=output.tokens,
+                logprobs=output.logprobs,
+                no_speech_prob=output.no_speech_prob,
+                looped=output.looped,
+                accepted=output.accepted,
+                passes=output.passes,
+                temperature=temperature,
+            )
+            outputs[attempt] = output
+            taken = ladder.add(attempt)
+            if taken is not None:
+                return taken, outputs[taken]
+
+    def _attempt(
+        self, job: DecodeJob, audio: CrossCache, tokenizer: Tokenizer, temperature: float
+    ) -> GreedyOutput:
+        initial, sot = initial_tokens(job, tokenizer)
+        limit = token_limit(job, self.config)
+        if job.final and temperature == 0.0 and self.config.final_beams > 1:
+            return self._beam(job, audio, initial, sot, limit)
+        return decode_greedy(
+            self.model,
+            audio,
+            initial,
+            self._rules,
+            sot_index=sot,
+            draft=job.draft,
+            max_tokens=limit,
+            allow_empty=bool(job.prefix),
+            temperature=temperature,
+            generator=self._generator.manual_seed(self.config.seed),
+            cache=self._cache,
+        )
+
+    def _beam(
+        self, job: DecodeJob, audio: CrossCache, initial: tuple[int, ...], sot: int, limit: int
+    ) -> GreedyOutput:
+        tokens = beam_search(
+            self.model,
+            audio,
+            initial,
+            self._rules,
+            beam_size=self.config.final_beams,
+            max_tokens=limit,
+            allow_empty=bool(job.prefix),
+        )
+        return judge(
+            self.model,
+            audio,
+            initial,
+            tokens,
+            self._rules,
+            sot_index=sot,
+            allow_empty=not tokens or bool(job.prefix),
+            cache=self._cache,
+        )
+
+    def _words(
+        self,
+        job: DecodeJob,
+        output: GreedyOutput,
+        tokenizer: Tokenizer,
+        language: str,
+        frames: int,
+    ) -> tuple[DecodedWord, ...]:
+        """The words after the prefix, timed by the attention of the passes that decoded them."""
+        if not output.tokens or output.scores is None:
+            return ()
+        cost = alignment_cost(output.scores, frames, skip=len(tokenizer.sot_sequence))
+        times = token_times(cost)  # one per text token, prefix included, and the end
+        attended = attended_times(output.scores[:, len(tokenizer.sot_sequence) + len(job.prefix) :])
+        return timed_words(
+            tokenizer, language, output.tokens, output.logprobs, times[len(job.prefix) :], attended
+        )
+
+    def _language(self, job: DecodeJob, audio: CrossCache) -> tuple[str, float | None]:
+        """The language to decode in, and its probability where it had to be detected."""
+        if not doubts_language(job, self.model):
+            return job.language or "en", None
+        tokenizer = self._tokenizer
+        sot = torch.tensor([[tokenizer.sot]], device=self.model.device)
+        hidden, _ = self.model.decoder(sot, torch.zeros_like(sot), self._cache, audio, start=0)
+        return pick_language(job, tokenizer, self.model.decoder.logits(hidden[:, 0])[0])

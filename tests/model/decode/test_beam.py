@@ -1,0 +1,155 @@
+"""Beam search that goes on from given tokens, and the figures of a given text. On real weights."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from whisper_stream.model.decode.beam import beam_search, judge
+from whisper_stream.model.decode.greedy import GreedyOutput, GreedyRules, decode_greedy
+from whisper_stream.model.decode.inference import EncodedAudio
+from whisper_stream.model.decode.task import decode
+from whisper_stream.model.media.audio import load_audio
+from whisper_stream.model.whisper.cache import CrossCache
+from whisper_stream.model.whisper.mel import log_mel_spectrogram
+from whisper_stream.model.whisper.network import Whisper
+from whisper_stream.model.whisper.tokenizer import get_tokenizer
+
+DATA = Path(__file__).parents[2] / "data"
+JFK, QUILTER, CUTTER = "en-speech-jfk.wav", "en-read-1272-quilter.flac", "en-read-7902-cutter.flac"
+ENGLISH = get_tokenizer(False)
+START = ENGLISH.sot_sequence_including_notimestamps
+
+
+@cache
+@torch.inference_mode()
+def encoded(model: Whisper, clip: str) -> EncodedAudio:
+    mel = log_mel_spectrogram(load_audio(DATA / clip), padding=480_000)[:, :3000]
+    return EncodedAudio.from_mel(model, mel[None])
+
+
+def window(model: Whisper, clip: str) -> CrossCache:
+    with torch.inference_mode():
+        return encoded(model, clip).cross
+
+
+@cache
+def rules() -> GreedyRules:
+    barred = torch.zeros(51_864)
+    barred[[*ENGLISH.non_speech_tokens, *range(ENGLISH.eot + 1, 51_864)]] = -torch.inf
+    return GreedyRules(
+        suppressed=barred,
+        blank=(*ENGLISH.encode(" "), ENGLISH.eot),
+        eot=ENGLISH.eot,
+        no_speech=ENGLISH.no_speech,
+    )
+
+
+@torch.inference_mode()
+def searched(
+    model: Whisper, clip: str, *, beams: int = 5, most: int = 224, prefix: tuple[int, ...] = ()
+) -> list[int]:
+    initial = (*START, *prefix)
+    return beam_search(
+        model,
+        window(model, clip),
+        initial,
+        rules(),
+        beam_size=beams,
+        max_tokens=most,
+        allow_empty=bool(prefix),
+    )
+
+
+@torch.inference_mode()
+def greedily(model: Whisper, clip: str) -> GreedyOutput:
+    return decode_greedy(model, window(model, clip), START, rules(), sot_index=0)
+
+
+@pytest.mark.parametrize("clip", [JFK, QUILTER, CUTTER])
+def test_the_text_is_that_of_decode(tiny_en: Whisper, clip: str) -> None:
+    (expected,) = decode(tiny_en, encoded(tiny_en, clip), beam_size=5, without_timestamps=True)
+    assert searched(tiny_en, clip) == expected.tokens
+
+
+def test_one_beam_is_greedy(tiny_en: Whisper) -> None:
+    assert searched(tiny_en, CUTTER, beams=1) == greedily(tiny_en, CUTTER).tokens
+
+
+def test_it_goes_on_from_a_prefix(tiny_en: Whisper) -> None:
+    prefix = tuple(searched(tiny_en, JFK)[:9])
+    (expected,) = decode(
+        tiny_en,
+        encoded(tiny_en, JFK),
+        beam_size=5,
+        without_timestamps=True,
+        prefix=list(prefix),
+        sample_len=200,
+    )
+    assert searched(tiny_en, JFK, prefix=prefix) == expected.tokens  # without the prefix
+
+
+def test_after_the_whole_text_there_is_nothing_more(tiny_en: Whisper) -> None:
+    whole = tuple(searched(tiny_en, CUTTER))
+    assert searched(tiny_en, CUTTER, prefix=whole) == []
+
+
+@pytest.mark.parametrize("most", [0, 1, 4])
+def test_no_more_tokens_than_allowed(tiny_en: Whisper, most: int) -> None:
+    assert len(searched(tiny_en, CUTTER, most=most)) == most
+
+
+@pytest.mark.parametrize("clip", [JFK, CUTTER])
+@torch.inference_mode()
+def test_what_is_thought_of_a_text_is_what_was_thought_in_writing_it(
+    tiny_en: Whisper, clip: str
+) -> None:
+    output = greedily(tiny_en, clip)
+    judged = judge(tiny_en, window(tiny_en, clip), START, output.tokens, rules(), sot_index=0)
+    assert judged.tokens == output.tokens
+    assert judged.logprobs == pytest.approx(output.logprobs, abs=1e-4)
+    assert judged.no_speech_prob == pytest.approx(output.no_speech_prob, abs=1e-6)
+    assert judged.scores is not None and output.scores is not None
+    assert judged.scores.shape == output.scores.shape
+    torch.testing.assert_close(judged.scores, output.scores, rtol=0, atol=1e-3)
+
+
+@torch.inference_mode()
+def test_after_a_prompt_the_rows_begin_at_the_start_of_the_transcript(tiny_en: Whisper) -> None:
+    prompt = (ENGLISH.sot_prev, *ENGLISH.encode(" A ship's log."))
+    initial = (*prompt, *START)
+    output = decode_greedy(
+        tiny_en, window(tiny_en, CUTTER), initial, rules(), sot_index=len(prompt)
+    )
+    judged = judge(
+        tiny_en,
+        window(tiny_en, CUTTER),
+        initial,
+        output.tokens,
+        rules(),
+        sot_index=len(prompt),
+        cache=tiny_en.decoder.new_cache(1),
+    )
+    assert judged.scores is not None and output.scores is not None
+    assert judged.scores.shape[1] == len(START) + len(output.tokens)
+    assert judged.logprobs == pytest.approx(output.logprobs, abs=1e-4)
+    torch.testing.assert_close(judged.scores, output.scores, rtol=0, atol=1e-3)
+
+
+@torch.inference_mode()
+def test_an_empty_text_is_judged_by_its_end(tiny_en: Whisper) -> None:
+    whole = searched(tiny_en, CUTTER)
+    judged = judge(
+        tiny_en,
+        window(tiny_en, CUTTER),
+        (*START, *whole),
+        [],
+        rules(),
+        sot_index=0,
+        allow_empty=True,
+    )
+    assert judged.tokens == []
+    assert len(judged.logprobs) == 1
+    assert judged.logprobs[0] > -1.0  # nothing else is as likely to follow

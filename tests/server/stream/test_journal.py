@@ -1,0 +1,126 @@
+"""The journal's file: order, deletion, damage, a full disk."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from whisper_stream.server.config import ServerConfig
+from whisper_stream.server.errors import JournalError
+from whisper_stream.server.stream.journal import Journal, StreamRow
+from whisper_stream.server.stream.registry import Archive
+
+
+@contextmanager
+def journal(path: Path, now: float = 1000.0) -> Iterator[Journal]:
+    with closing(Journal(path, lambda: now)) as opened:
+        yield opened
+
+
+def row(name: str, done: int = 0) -> StreamRow:
+    return StreamRow(name, b"hash", "tiny.en", b"start", b"config", 0.0, done)
+
+
+def test_what_is_durable_is_there_for_the_next_daemon(tmp_path: Path) -> None:
+    async def write() -> None:
+        with journal(tmp_path / "j") as first:
+            first.open_stream(row("a"))
+            for number in range(50):
+                first.command("a", number, number + 7, bytes([number]))
+            first.segment("a", 1, b"one")
+            await first.durable("a")
+            with journal(tmp_path / "j") as second:  # the first has not been closed
+                assert second.streams() == [row("a")._replace(touched=1000.0)]
+                expected = [(number, number + 7, bytes([number])) for number in range(50)]
+                assert list(second.commands("a")) == expected
+                assert second.segments("a") == [b"one"]
+
+    asyncio.run(write())
+
+
+def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    with journal(tmp_path / "j"):
+        assert stat.S_IMODE((tmp_path / "j").stat().st_mode) == 0o600
+        assert stat.S_IMODE((tmp_path / "j-wal").stat().st_mode) == 0o600
+
+
+def test_a_finished_stream_keeps_only_its_text(tmp_path: Path) -> None:
+    with journal(tmp_path / "j") as opened:
+        opened.open_stream(row("a"))
+        opened.command("a", 0, 0, b"audio")
+        opened.segment("a", 1, b"one")
+        opened.finish_stream("a")
+    with journal(tmp_path / "j") as opened:
+        assert list(opened.commands("a")) == [] and opened.segments("a") == [b"one"]
+        found = opened.stream("a")
+        assert found is not None and found.done
+        opened.delete_stream("a")
+    with journal(tmp_path / "j") as opened:
+        assert opened.streams() == [] and opened.segments("a") == []
+
+
+@pytest.mark.parametrize(
+    "content", [b"no database at all" * 100, b"SQLite format 3\0" + bytes(5000)]
+)
+def test_what_is_no_journal_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "j").write_bytes(content)
+    with pytest.raises(JournalError, match="--journal .* cannot be used"):
+        Journal(tmp_path / "j")
+    assert (tmp_path / "j").read_bytes() == content  # nothing is overwritten
+
+
+def test_a_later_version_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "j")) as database:
+        database.execute("PRAGMA user_version = 99")
+    with pytest.raises(JournalError, match="version 99"):
+        Journal(tmp_path / "j")
+    with pytest.raises(JournalError, match="cannot be used"):
+        Journal(tmp_path / "no" / "j")
+
+
+def test_a_write_that_fails_is_told_to_its_stream_only(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with journal(tmp_path / "j") as opened:
+            opened.command("a", 0, 0, b"x")
+            await opened.durable("a")
+            opened.command("a", 0, 0, b"again")  # breaks the key, as a full disk would the write
+            with pytest.raises(JournalError, match="could not be written"):
+                await opened.durable("a")
+            opened.command("b", 0, 0, b"y")
+            await opened.durable("b")
+            assert len(list(opened.commands("b"))) == 1
+
+    asyncio.run(scenario())
+
+
+def test_retention_is_bounded_in_time_and_number(tmp_path: Path) -> None:
+    config = ServerConfig(retain_seconds=100, retain_sessions=3)
+    for age, names in ((500.0, "ab"), (50.0, "cdefg")):
+        with journal(tmp_path / "j", 1000.0 - age) as opened:
+            for name in names:
+                opened.open_stream(row(name, done=1))
+    with journal(tmp_path / "j") as opened:
+        opened.open_stream(row("open"))
+        asyncio.run(opened.durable("open"))
+        Archive(opened, config, lambda: 0.0).sweep_journal()
+    with journal(tmp_path / "j") as opened:
+        left = {each.id for each in opened.streams()}
+    assert "open" in left and len(left) == 4 and left <= set("cdefg") | {"open"}
+
+
+def test_transcripts_in_memory_are_bounded_too() -> None:
+    now = [0.0]
+    config = ServerConfig(retain_seconds=10, retain_sessions=2)
+    archive = Archive(None, config, lambda: now[0])
+    for name in "abc":
+        archive.keep(name, b"hash", [name.encode()])
+    assert archive.find("a") is None and len(archive) == 2
+    found = archive.find("c")
+    assert found is not None and found.segments == [b"c"]
+    now[0] = 10.0
+    assert archive.find("c") is None and len(archive) == 0
