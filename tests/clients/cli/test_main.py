@@ -57,7 +57,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_first_word_picks_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(cli.COMMANDS, "again", cli.Command("clients.cli:main", "a row is enough"))
+    monkeypatch.setitem(
+        cli.COMMANDS, "again", cli.Command("clients.cli.main:main", "a row is enough")
+    )
     assert cli.main(["again", "--version"]) == 0
     assert capsys.readouterr().out == f"whisper-stream {__version__}\n"
 

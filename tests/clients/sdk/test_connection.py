@@ -6,10 +6,8 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from whisper_stream import clients
 from whisper_stream.clients.errors import (
     ConnectError,
     ConnectionLost,
@@ -203,21 +201,6 @@ def test_messages_of_a_later_version_are_passed_over() -> None:
         messages = asyncio.run(converse(server.url, subprotocol=wire.JSON_SUBPROTOCOL))
     assert isinstance(messages[0], wire.Ready)
     assert isinstance(messages[-1], wire.Done)
-
-
-def test_clients_load_no_model() -> None:
-    folder = Path(next(iter(clients.__path__)))
-    modules = [f"whisper_stream.clients.{path.stem}" for path in folder.glob("[!_]*.py")]
-    assert "whisper_stream.clients.cli.play" in modules
-    program = (
-        "import importlib, sys\n"
-        "for name in sys.argv[1:]: importlib.import_module(name)\n"
-        "heavy = ('torch', 'numba', 'whisper_stream.model.whisper.network', 'whisper_stream.streamer')\n"
-        "print([name for name in heavy if name in sys.modules])\n"
-    )
-    command = [sys.executable, "-c", program, "whisper_stream.clients", *modules]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_the_command_line_itself_loads_little() -> None:

@@ -98,9 +98,9 @@ def test_every_file_that_is_compiled_into_the_kernels_counts() -> None:
     folder = Path(kernels.__file__).parent
     imported = [
         node.module
-        for name in ("kernels.py", "kernel_dot.py", "kernel_math.py", "median.py", "dtw.py")
+        for name in ("kernels.py", "kernel_dot.py", "alignment.py")
         for node in ast.walk(ast.parse((folder / name).read_text()))
         if isinstance(node, ast.ImportFrom) and node.level == 1
     ]
-    assert {"kernel_dot", "kernel_math"} <= set(imported)
-    assert all(name == "jit" or str(name).startswith("kernel") for name in imported)
+    assert "kernel_dot" in imported
+    assert all(name == "numba_cache" or str(name).startswith("kernel") for name in imported)
