@@ -76,13 +76,13 @@ def _handshake(fuzz: Any) -> Callable[[bytes], None]:
     from starlette.websockets import WebSocket
     from whisper_stream.server.config import ServerConfig
     from whisper_stream.server.http.admission import Admission
-    from whisper_stream.server.http.auth import Gate, parse_keys
-    from whisper_stream.server.http.handshake import Entrance
+    from whisper_stream.server.http.auth import Authenticator, parse_keys
+    from whisper_stream.server.http.handshake import Handshake
     from whisper_stream.server.metrics import Metrics
 
     entrances = [
-        Entrance(
-            Gate(parse_keys(keys, "keys"), ["https://a.example"], local=local),
+        Handshake(
+            Authenticator(parse_keys(keys, "keys"), ["https://a.example"], local=local),
             Admission(0.9),
             Metrics(),
             ServerConfig(),

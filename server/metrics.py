@@ -23,8 +23,8 @@ __all__ = [
     "Histogram",
     "Metrics",
     "MetricsState",
-    "Paces",
-    "Pulse",
+    "RealTimeShare",
+    "LoadSample",
     "Refusals",
     "SELDOM",
     "Seldom",
@@ -85,7 +85,7 @@ _SPAN = 10.0  # seconds over which the pace of audio is averaged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulse:
+class LoadSample:
     """One look at the streams.
 
     Attributes:
@@ -116,7 +116,7 @@ class Turnarounds:
         return mean
 
 
-class Paces:
+class RealTimeShare:
     """How fast the audio of each stream comes."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Paces:
         self._live = self._all = 0.0  # seconds of audio a second, averaged
 
     def live_share(self, now: float, heard: Mapping[str, float]) -> float:
-        """Take the seconds of audio that each stream has received so far; return ``Pulse.live``."""
+        """Take the seconds of audio that each stream has received so far; return ``LoadSample.live``."""
         if self._last is not None and now > self._last:
             passed = now - self._last
             # what a stream had when it was first seen says nothing of its pace

@@ -15,10 +15,10 @@ import msgspec
 
 from .metrics import MetricsState
 
-__all__ = ["Figures", "Gpu", "cpu_seconds", "figures", "gpu", "memory_bytes"]
+__all__ = ["ProcessStats", "GpuUsage", "cpu_seconds", "figures", "gpu", "memory_bytes"]
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GpuUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The GPU of a process as its driver and PyTorch tell; or those of several processes."""
 
     memory_bytes: int  # held for tensors
@@ -27,27 +27,27 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         None  # share of the time it was busy lately, 0 to 1; of several, the busiest
     )
 
-    def __add__(self, other: Gpu) -> Gpu:
+    def __add__(self, other: GpuUsage) -> GpuUsage:
         told = [each for each in (self.utilization, other.utilization) if each is not None]
-        return Gpu(
+        return GpuUsage(
             memory_bytes=self.memory_bytes + other.memory_bytes,
             reserved_bytes=self.reserved_bytes + other.reserved_bytes,
             utilization=max(told, default=None),
         )
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessStats(msgspec.Struct, frozen=True, kw_only=True):
     """``cpu_seconds`` since each process began; ``memory_bytes`` resident now."""
 
     streams: int = 0
     connections: int = 0
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
-    gpu: Gpu | None = None
+    gpu: GpuUsage | None = None
     metrics: MetricsState = msgspec.field(default_factory=MetricsState)
 
-    def __add__(self, other: Figures) -> Figures:
-        return Figures(
+    def __add__(self, other: ProcessStats) -> ProcessStats:
+        return ProcessStats(
             streams=self.streams + other.streams,
             connections=self.connections + other.connections,
             cpu_seconds=self.cpu_seconds + other.cpu_seconds,
@@ -57,17 +57,17 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def past(self) -> Figures:
+    def past(self) -> ProcessStats:
         """What remains of a process that has ended: what it counted, not what it held."""
-        return Figures(cpu_seconds=self.cpu_seconds, metrics=self.metrics)
+        return ProcessStats(cpu_seconds=self.cpu_seconds, metrics=self.metrics)
 
 
 _STATM = Path("/proc/self/statm")
 
 
-def figures() -> Figures:
+def figures() -> ProcessStats:
     """All of it."""
-    return Figures(cpu_seconds=cpu_seconds(), memory_bytes=memory_bytes(), gpu=gpu())
+    return ProcessStats(cpu_seconds=cpu_seconds(), memory_bytes=memory_bytes(), gpu=gpu())
 
 
 def cpu_seconds() -> float:
@@ -85,7 +85,7 @@ def memory_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def gpu() -> Gpu | None:
+def gpu() -> GpuUsage | None:
     """The current GPU; None where this process has started none, and nothing is started here."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
@@ -94,7 +94,7 @@ def gpu() -> Gpu | None:
         utilization = torch.cuda.utilization() / 100
     except (ImportError, RuntimeError, OSError, AttributeError):
         utilization = None  # the driver's library is not there
-    return Gpu(
+    return GpuUsage(
         memory_bytes=torch.cuda.memory_allocated(),
         reserved_bytes=torch.cuda.memory_reserved(),
         utilization=utilization,

@@ -8,8 +8,8 @@ from functools import partial
 
 from ...streamer.jobs import DecodeResult
 from ..engine import Engine
-from .ipc import Cancel, Channel, Failure, Job, Message, Result
-from .shared_audio import Arena
+from .ipc import CancelJob, Channel, JobFailure, JobResult, Message, RunJob
+from .shared_audio import SharedAudioSlots
 
 __all__ = ["EngineHost"]
 
@@ -18,7 +18,7 @@ class EngineHost:
     """Belongs to the event loop in which it is made. Every job gets exactly one answer.
 
     Args:
-        arena: where the process puts the audio of its jobs.
+        audio_slots: where the process puts the audio of its jobs.
         on_message: called with what is not about jobs.
         on_lost: called once the other process is gone.
     """
@@ -26,13 +26,13 @@ class EngineHost:
     def __init__(
         self,
         channel: Channel,
-        arena: Arena,
+        audio_slots: SharedAudioSlots,
         engine: Engine,
         on_message: Callable[[Message], None],
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self.channel = channel
-        self._arena = arena
+        self._audio_slots = audio_slots
         self._engine = engine
         self._on_message = on_message
         self._jobs: dict[int, Future[DecodeResult]] = {}
@@ -51,19 +51,19 @@ class EngineHost:
 
     def _take(self, message: Message) -> None:
         match message:
-            case Job():
+            case RunJob():
                 self._submit(message)
-            case Cancel(id=number):
+            case CancelJob(id=number):
                 if (future := self._jobs.get(number)) is not None:
                     future.cancel()
             case _:
                 self._on_message(message)
 
-    def _submit(self, message: Job) -> None:
+    def _submit(self, message: RunJob) -> None:
         try:
-            future = self._engine.submit(message.job(self._arena))
+            future = self._engine.submit(message.job(self._audio_slots))
         except Exception as error:  # noqa: BLE001 - whatever one job does, the others go on
-            self.channel.send(Failure(id=message.id, error=type(error).__name__))
+            self.channel.send(JobFailure(id=message.id, error=type(error).__name__))
             return
         self._jobs[message.id] = future
         future.add_done_callback(partial(self._answer, message.id))
@@ -72,11 +72,11 @@ class EngineHost:
         """On the engine's thread, mostly; sending never waits."""
         self._jobs.pop(number, None)
         if future.cancelled():
-            self.channel.send(Failure(id=number, error=None))
+            self.channel.send(JobFailure(id=number, error=None))
         elif (error := future.exception()) is not None:
-            self.channel.send(Failure(id=number, error=type(error).__name__))
+            self.channel.send(JobFailure(id=number, error=type(error).__name__))
         else:
-            self.channel.send(Result(id=number, result=future.result()))
+            self.channel.send(JobResult(id=number, result=future.result()))
 
     def _lost(self) -> None:
         self._drop_all()

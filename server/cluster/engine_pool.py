@@ -26,11 +26,11 @@ from ...streamer.jobs import DecodeJob, DecodeResult
 from ...streamer.session.session import StreamSession
 from ..config import ServerConfig
 from ..errors import ConfigError, ProcessError, RemoteJobError
-from ..process_stats import Figures
+from ..process_stats import ProcessStats
 from ..protocol.errors import ServerError
-from .ipc import Broken, Channel, Decode, Decoding, Message, Report, Statistics
+from .ipc import Channel, EngineReady, EngineReport, Message, StartEngine, StartFailed, StatsReport
 from .remote_engine import JobLine, text_codec
-from .shared_audio import Arena
+from .shared_audio import SharedAudioSlots
 
 __all__ = ["COMMAND", "EngineMember", "EnginePool", "used_by"]
 
@@ -47,7 +47,7 @@ class EngineMember:
         statistics, figures: what it said last.
 
     Args:
-        command: starts it, with the descriptors of line and arena behind.
+        command: starts it, with the descriptors of line and audio_slots behind.
         on_dropped: called with this member, and a job that the process gave up as it can run none any more.
     """
 
@@ -63,10 +63,10 @@ class EngineMember:
         self.since: float | None = None
         self.failures = failures
         self.statistics: dict[str, int | float] = {}
-        self.figures = Figures()
+        self.figures = ProcessStats()
         near, far = socket.socketpair()
-        arena = Arena.create()
-        descriptors = [far.fileno(), arena]
+        audio_slots = SharedAudioSlots.create()
+        descriptors = [far.fileno(), audio_slots]
         try:
             self._process = subprocess.Popen(
                 [*command, *(str(each) for each in descriptors)],
@@ -77,11 +77,13 @@ class EngineMember:
             )
             self.channel = Channel(near)
             self.line = JobLine(
-                self.channel, Arena(arena), lambda job, future: on_dropped(self, job, future)
+                self.channel,
+                SharedAudioSlots(audio_slots),
+                lambda job, future: on_dropped(self, job, future),
             )
         finally:
             far.close()
-            os.close(arena)
+            os.close(audio_slots)
 
     def first_words(self) -> tuple[str, tuple[str, ...]]:
         """Wait for the process to load its model, before ``channel`` is started -> its name and languages.
@@ -89,9 +91,9 @@ class EngineMember:
         Raises ConfigError with the sentence of one that cannot, ProcessError where it ends without.
         """
         match self.channel.first():
-            case Decoding(model=model, languages=languages):
+            case EngineReady(model=model, languages=languages):
                 return model, languages
-            case Broken(sentence=sentence):
+            case StartFailed(sentence=sentence):
                 raise ConfigError(sentence)
             case _:
                 raise ProcessError("an engine process ended at its start; its log says why")
@@ -149,7 +151,7 @@ class EnginePool:
         self._tries: dict[Future[DecodeResult], int] = {}  # of jobs whose process has ended
         self._sums = dict.fromkeys(_SUMS, 0.0)
         self._busy_seconds = 0.0
-        self._past = Figures()
+        self._past = ProcessStats()
         self._restarts: set[asyncio.Task[None]] = set()
         self._closed = False
         # all of them load at the same time
@@ -198,7 +200,7 @@ class EnginePool:
         )
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> ProcessStats:
         """What the processes use."""
         return sum((member.figures for member in self._members), start=self._past)
 
@@ -242,7 +244,7 @@ class EnginePool:
     def _spawn(self, number: int, failures: int = 0) -> EngineMember:
         """``failures``: of the processes of this number before, in a row."""
         member = EngineMember(number, self._command, self._dropped, failures)
-        asked = Decode(number=number, count=self._config.engines, config=self._config)
+        asked = StartEngine(number=number, count=self._config.engines, config=self._config)
         member.channel.send(asked)
         return member
 
@@ -258,14 +260,14 @@ class EnginePool:
         if member.line.take(message):
             return
         match message:
-            case Statistics(fields=fields):
+            case EngineReport(fields=fields):
                 self._count(member, fields)
-            case Report(figures=figures):
+            case StatsReport(figures=figures):
                 member.figures = figures
-            case Decoding():
+            case EngineReady():
                 logger.info("event=engine_ready number=%d", member.number)
                 self._begin(member)
-            case Broken(sentence=sentence):
+            case StartFailed(sentence=sentence):
                 logger.error("event=engine_broken number=%d: %s", member.number, sentence)
 
     def _begin(self, member: EngineMember) -> None:
@@ -312,6 +314,6 @@ class EnginePool:
         self._listen(member)
 
 
-def used_by(engine: object) -> Figures:
+def used_by(engine: object) -> ProcessStats:
     """What an engine uses besides this process."""
-    return engine.figures if isinstance(engine, EnginePool) else Figures()
+    return engine.figures if isinstance(engine, EnginePool) else ProcessStats()

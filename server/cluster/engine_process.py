@@ -1,6 +1,6 @@
 """One engine process: it has a model, and runs the jobs that its parent sends. See ``engine_pool.py``.
 
-Started with the descriptors of its line to the parent and of the arena with the jobs' audio. It ends with
+Started with the descriptors of its line to the parent and of the audio_slots with the jobs' audio. It ends with
 its parent, and not by signals: streams that are being finished need it to the last.
 """
 
@@ -22,8 +22,8 @@ from ..engine import Engine, load_engine
 from ..http.health import numbers
 from ..stream.stream import where
 from .engine_host import EngineHost
-from .ipc import Broken, Channel, Decode, Decoding, Report, Statistics
-from .shared_audio import Arena
+from .ipc import Channel, EngineReady, EngineReport, StartEngine, StartFailed, StatsReport
+from .shared_audio import SharedAudioSlots
 
 __all__ = ["main"]
 
@@ -33,17 +33,17 @@ _REPORT_EVERY = 4  # of them: what the process uses, which takes the driver a mo
 logger = logging.getLogger(f"{__package__}.engine_process")  # it is run as __main__
 
 
-def main(argv: Sequence[str], open_engine: Callable[[Decode], Engine] | None = None) -> int:
+def main(argv: Sequence[str], open_engine: Callable[[StartEngine], Engine] | None = None) -> int:
     """Run one engine process; return its exit code.
 
     Args:
-        argv: the two descriptors: line, arena.
+        argv: the two descriptors: line, audio_slots.
         open_engine: what brings the model; None loads the one that the parent names.
     """
-    line, arena = (int(each) for each in argv)
+    line, audio_slots = (int(each) for each in argv)
     channel = Channel(socket.socket(fileno=line))
     asked = channel.first()
-    if not isinstance(asked, Decode):
+    if not isinstance(asked, StartEngine):
         return 1
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -51,35 +51,35 @@ def main(argv: Sequence[str], open_engine: Callable[[Decode], Engine] | None = N
     try:
         engine = (open_engine or _load)(asked)
     except WhisperStreamError as error:
-        channel.send(Broken(sentence=str(error)))
+        channel.send(StartFailed(sentence=str(error)))
         channel.close()
         return 2
     except Exception as error:  # noqa: BLE001 - the process's own boundary: one line, no traceback
         logger.error("event=engine_failed error=%s at=%s", type(error).__name__, where(error))
         return 1
     settle_memory()
-    channel.send(Decoding(model=engine.model_name, languages=tuple(engine.languages)))
+    channel.send(EngineReady(model=engine.model_name, languages=tuple(engine.languages)))
     try:
-        asyncio.run(_serve(channel, Arena(arena), engine))
+        asyncio.run(_serve(channel, SharedAudioSlots(audio_slots), engine))
     finally:
         engine.close()
     return 0
 
 
-def _load(asked: Decode) -> Engine:
+def _load(asked: StartEngine) -> Engine:
     return load_engine(asked.config, asked.number, asked.count)
 
 
-async def _serve(channel: Channel, arena: Arena, engine: Engine) -> None:
+async def _serve(channel: Channel, audio_slots: SharedAudioSlots, engine: Engine) -> None:
     """Run jobs until the parent hangs up."""
     over = asyncio.Event()
-    EngineHost(channel, arena, engine, lambda message: None, on_lost=over.set)
+    EngineHost(channel, audio_slots, engine, lambda message: None, on_lost=over.set)
     for turn in itertools.count():
         if over.is_set():
             return
-        channel.send(Statistics(fields=numbers(engine.statistics())))
+        channel.send(EngineReport(fields=numbers(engine.statistics())))
         if turn % _REPORT_EVERY == 0:
-            channel.send(Report(id=0, figures=usage.figures()))
+            channel.send(StatsReport(id=0, figures=usage.figures()))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TELL_SECONDS):
                 await over.wait()

@@ -1,7 +1,7 @@
 """One ingress process: it holds sockets and streams, and its engine is in another process. No torch.
 
 Started by ``supervisor.py`` with the descriptors of its line to that process, of its listening sockets
-and of the board that all processes share. It ends with its parent.
+and of the counters that all processes share. It ends with its parent.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from ..daemon.tls import server_context
 from ..http.admission import Admission
 from ..http.app import Hub, create_app
 from ..http.auth import Account
-from ..process_stats import Figures
+from ..process_stats import ProcessStats
 from ..protocol.codec import Codec
 from ..protocol.messages import Resume
 from ..stream.stream import where
-from .ipc import Broken, Channel, Hello
+from .ipc import Channel, StartFailed, StartIngress
 from .remote_engine import RemoteEngine
-from .routing import Patience, Place, Relay, new_id, owner_of, relay_resume, socket_path
-from .shared_audio import Arena
-from .shared_counters import Board, SharedAccount, SharedAdmission
+from .routing import Patience, Relay, relay_resume
+from .shared_audio import SharedAudioSlots
+from .shared_counters import SharedAccount, SharedAdmission, SharedCounters
+from .topology import SingleProcess, new_id, owner_of, socket_path
 
-__all__ = ["SharedPlace", "main"]
+__all__ = ["IngressProcess", "main"]
 
 _REPORT_SECONDS = 2.0  # between two reports nobody asked for: what is lost where a process dies
 _PUBLISH_SECONDS = 0.25
@@ -46,14 +47,14 @@ _PUBLISH_SECONDS = 0.25
 logger = logging.getLogger(f"{__package__}.ingress")  # it is run as __main__
 
 
-class SharedPlace(Place):
+class IngressProcess(SingleProcess):
     """One of several processes."""
 
-    def __init__(self, hello: Hello, board: Board, engine: RemoteEngine) -> None:
+    def __init__(self, hello: StartIngress, counters: SharedCounters, engine: RemoteEngine) -> None:
         self.number = hello.number
         self.count = hello.count
         self.patience = Patience()
-        self._board = board
+        self._counters = counters
         self._engine = engine
         self._sockets = tuple(socket_path(hello.folder, each) for each in range(hello.count))
 
@@ -61,22 +62,22 @@ class SharedPlace(Place):
         return new_id(self.number, self.count)
 
     def accounts(self, accounts: Sequence[Account]) -> list[Account]:
-        return [SharedAccount(account, self._board) for account in accounts]
+        return [SharedAccount(account, self._counters) for account in accounts]
 
     def admission(self, most_load: float) -> Admission:
-        return SharedAdmission(most_load, self._board)
+        return SharedAdmission(most_load, self._counters)
 
     def deciding(self) -> AbstractContextManager[None]:
-        return self._board.lock()
+        return self._counters.lock()
 
     def publish(self, streams: int, connections: int) -> None:
-        self._board.publish(streams, connections)
+        self._counters.publish(streams, connections)
 
     @property
     def open(self) -> tuple[int, int]:
-        return self._board.streams, self._board.connections
+        return self._counters.streams, self._counters.connections
 
-    async def collect(self, own: Figures) -> Figures:
+    async def collect(self, own: ProcessStats) -> ProcessStats:
         return await self._engine.collect() or own
 
     def relayed(self, app: ASGIApp) -> ASGIApp:
@@ -103,7 +104,7 @@ class _IngressServer(DaemonServer):
         self,
         hub: Hub,
         engine: RemoteEngine,
-        hello: Hello,
+        hello: StartIngress,
         private: socket.socket,
         patience: Patience,
     ) -> None:
@@ -163,21 +164,21 @@ def main(argv: Sequence[str], engine_type: type[RemoteEngine] = RemoteEngine) ->
     """Run one ingress process; return its exit code.
 
     Args:
-        argv: the five descriptors: line, clients' socket, other processes' socket, board, arena.
+        argv: the five descriptors: line, clients' socket, other processes' socket, counters, audio_slots.
         engine_type: what makes sessions and sends their jobs.
     """
-    line, public, private, board, arena = (int(each) for each in argv)
+    line, public, private, counters, audio_slots = (int(each) for each in argv)
     channel = Channel(socket.socket(fileno=line))
     hello = channel.first()
-    if not isinstance(hello, Hello):
+    if not isinstance(hello, StartIngress):
         return 1
     configure_logging(hello.config.log_level)
-    engine = engine_type(channel, Arena(arena), hello, _orphaned)
+    engine = engine_type(channel, SharedAudioSlots(audio_slots), hello, _orphaned)
     try:
-        place = SharedPlace(hello, Board(board, hello.number), engine)
+        place = IngressProcess(hello, SharedCounters(counters, hello.number), engine)
         asyncio.run(_serve(hello, engine, place, public, private))
     except WhisperStreamError as error:
-        channel.send(Broken(sentence=str(error)))
+        channel.send(StartFailed(sentence=str(error)))
         return 2
     except Exception as error:  # noqa: BLE001 - the process's own boundary: one line, no traceback
         logger.error("event=ingress_failed error=%s at=%s", type(error).__name__, where(error))
@@ -188,7 +189,7 @@ def main(argv: Sequence[str], engine_type: type[RemoteEngine] = RemoteEngine) ->
 
 
 async def _serve(
-    hello: Hello, engine: RemoteEngine, place: SharedPlace, public: int, private: int
+    hello: StartIngress, engine: RemoteEngine, place: IngressProcess, public: int, private: int
 ) -> None:
     hub = Hub(engine, hello.config, place)
     engine.figures = hub.figures

@@ -1,6 +1,6 @@
 """What the processes of one daemon tell each other: those with streams, those with a model, and their parent.
 
-Both ends are the same program on one machine. Audio lies in memory that both see (``arena.py``).
+Both ends are the same program on one machine. Audio lies in memory that both see (``audio_slots.py``).
 
 The line between two processes of a daemon: messages, each a length and a msgpack map.
 
@@ -26,25 +26,25 @@ from numpy.typing import NDArray
 
 from ...streamer.jobs import DecodeJob, DecodeResult
 from ..config import ServerConfig
-from ..process_stats import Figures
-from .shared_audio import Arena
+from ..process_stats import ProcessStats
+from .shared_audio import SharedAudioSlots
 
 __all__ = [
-    "Broken",
-    "Cancel",
+    "StartFailed",
+    "CancelJob",
     "Channel",
-    "Collect",
-    "Collected",
-    "Decode",
-    "Decoding",
-    "Failure",
-    "Hello",
-    "Job",
+    "CollectStats",
+    "StatsTotal",
+    "StartEngine",
+    "EngineReady",
+    "JobFailure",
+    "StartIngress",
+    "RunJob",
     "Message",
-    "Ready",
-    "Report",
-    "Result",
-    "Statistics",
+    "IngressReady",
+    "StatsReport",
+    "JobResult",
+    "EngineReport",
 ]
 
 
@@ -52,7 +52,7 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     pass
 
 
-class Hello(_Message, frozen=True, kw_only=True, tag="hello"):
+class StartIngress(_Message, frozen=True, kw_only=True, tag="start_ingress"):
     """To an ingress process, first: who it is, and what the daemon was asked for."""
 
     number: int  # from 0
@@ -65,7 +65,7 @@ class Hello(_Message, frozen=True, kw_only=True, tag="hello"):
     key: str | None = None
 
 
-class Decode(_Message, frozen=True, kw_only=True, tag="decode"):
+class StartEngine(_Message, frozen=True, kw_only=True, tag="start_engine"):
     """To an engine process, first: the model to load."""
 
     number: int  # from 0
@@ -73,25 +73,25 @@ class Decode(_Message, frozen=True, kw_only=True, tag="decode"):
     config: ServerConfig
 
 
-class Decoding(_Message, frozen=True, kw_only=True, tag="decoding"):
+class EngineReady(_Message, frozen=True, kw_only=True, tag="engine_ready"):
     """From an engine process: its model is loaded and warm."""
 
     model: str
     languages: tuple[str, ...]
 
 
-class Ready(_Message, frozen=True, kw_only=True, tag="ready"):
+class IngressReady(_Message, frozen=True, kw_only=True, tag="ingress_ready"):
     """From an ingress process: it accepts connections."""
 
 
-class Broken(_Message, frozen=True, kw_only=True, tag="broken"):
+class StartFailed(_Message, frozen=True, kw_only=True, tag="start_failed"):
     """From either kind of process: why it cannot start, in one sentence."""
 
     sentence: str
 
 
-class Job(_Message, frozen=True, kw_only=True, tag="job"):
-    """A job. ``slot`` of the arena has its audio; None: ``audio`` has it, as float32."""
+class RunJob(_Message, frozen=True, kw_only=True, tag="run_job"):
+    """A job. ``slot`` of the audio_slots has its audio; None: ``audio`` has it, as float32."""
 
     id: int
     samples: int
@@ -100,7 +100,7 @@ class Job(_Message, frozen=True, kw_only=True, tag="job"):
     fields: dict[str, Any]  # all others of DecodeJob
 
     @classmethod
-    def of(cls, number: int, job: DecodeJob, slot: int | None) -> Job:
+    def of(cls, number: int, job: DecodeJob, slot: int | None) -> RunJob:
         names = [each.name for each in dataclasses.fields(job) if each.name != "audio"]
         return cls(
             id=number,
@@ -110,12 +110,12 @@ class Job(_Message, frozen=True, kw_only=True, tag="job"):
             fields={name: getattr(job, name) for name in names},
         )
 
-    def job(self, arena: Arena) -> DecodeJob:
-        """The job as it was; its audio stays in the arena until it is answered."""
+    def job(self, audio_slots: SharedAudioSlots) -> DecodeJob:
+        """The job as it was; its audio stays in the audio_slots until it is answered."""
         if self.slot is None:
             audio: NDArray[np.float32] = np.frombuffer(self.audio, "<f4").copy()
         else:
-            audio = arena.view(self.slot, self.samples)
+            audio = audio_slots.view(self.slot, self.samples)
         fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in self.fields.items()
@@ -123,64 +123,64 @@ class Job(_Message, frozen=True, kw_only=True, tag="job"):
         return DecodeJob(audio=audio, **fields)
 
 
-class Cancel(_Message, frozen=True, kw_only=True, tag="cancel"):
+class CancelJob(_Message, frozen=True, kw_only=True, tag="cancel_job"):
     """Nobody wants the job's result any more."""
 
     id: int
 
 
-class Result(_Message, frozen=True, kw_only=True, tag="result"):
+class JobResult(_Message, frozen=True, kw_only=True, tag="job_result"):
     id: int
     result: DecodeResult
 
 
-class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
+class JobFailure(_Message, frozen=True, kw_only=True, tag="job_failure"):
     """The job raised ``error``, a class's name; None: it was cancelled."""
 
     id: int
     error: str | None
 
 
-class Statistics(_Message, frozen=True, kw_only=True, tag="statistics"):
+class EngineReport(_Message, frozen=True, kw_only=True, tag="engine_report"):
     """To the ingress processes, and from those of engines, several times a second: what statistics() gave."""
 
     fields: dict[str, int | float]
 
 
-class Collect(_Message, frozen=True, kw_only=True, tag="collect"):
+class CollectStats(_Message, frozen=True, kw_only=True, tag="collect_stats"):
     """From an ingress process: what are the figures of the whole daemon? To each of them: what are yours?"""
 
     id: int
 
 
-class Report(_Message, frozen=True, kw_only=True, tag="report"):
+class StatsReport(_Message, frozen=True, kw_only=True, tag="stats_report"):
     """What one process has counted and used; ``id`` is 0 where nobody asked."""
 
     id: int
-    figures: Figures
+    figures: ProcessStats
 
 
-class Collected(_Message, frozen=True, kw_only=True, tag="collected"):
+class StatsTotal(_Message, frozen=True, kw_only=True, tag="stats_total"):
     """The figures of all processes together."""
 
     id: int
-    figures: Figures
+    figures: ProcessStats
 
 
 Message = (
-    Hello
-    | Decode
-    | Decoding
-    | Ready
-    | Broken
-    | Job
-    | Cancel
-    | Result
-    | Failure
-    | Statistics
-    | Collect
-    | Report
-    | Collected
+    StartIngress
+    | StartEngine
+    | EngineReady
+    | IngressReady
+    | StartFailed
+    | RunJob
+    | CancelJob
+    | JobResult
+    | JobFailure
+    | EngineReport
+    | CollectStats
+    | StatsReport
+    | StatsTotal
 )
 
 

@@ -19,22 +19,22 @@ from ...streamer.errors import EngineClosedError
 from ...streamer.jobs import DecodeJob, DecodeResult
 from ...streamer.session.session import StreamSession
 from ..errors import RemoteJobError
-from ..process_stats import Figures
+from ..process_stats import ProcessStats
 from .ipc import (
-    Cancel,
+    CancelJob,
     Channel,
-    Collect,
-    Collected,
-    Failure,
-    Hello,
-    Job,
+    CollectStats,
+    EngineReport,
+    IngressReady,
+    JobFailure,
+    JobResult,
     Message,
-    Ready,
-    Report,
-    Result,
-    Statistics,
+    RunJob,
+    StartIngress,
+    StatsReport,
+    StatsTotal,
 )
-from .shared_audio import Arena
+from .shared_audio import SharedAudioSlots
 
 __all__ = ["JobLine", "RemoteEngine", "text_codec"]
 
@@ -47,20 +47,20 @@ class JobLine:
 
     Args:
         channel: to a process that runs jobs (``engine_host.py``).
-        arena: where it reads their audio.
+        audio_slots: where it reads their audio.
         on_dropped: called with a job that the process gave up as it can run none any more.
     """
 
     def __init__(
         self,
         channel: Channel,
-        arena: Arena,
+        audio_slots: SharedAudioSlots,
         on_dropped: Callable[[DecodeJob, Future[DecodeResult]], object] = lambda job, future: (
             future.cancel()
         ),
     ) -> None:
         self._channel = channel
-        self._arena = arena
+        self._audio_slots = audio_slots
         self._on_dropped = on_dropped
         self._numbers = itertools.count(1)
         self._jobs: dict[int, tuple[DecodeJob, Future[DecodeResult]]] = {}
@@ -81,19 +81,19 @@ class JobLine:
         future = Future() if future is None else future
         number = next(self._numbers)
         self._jobs[number] = job, future
-        slot = self._arena.put(job.audio)
+        slot = self._audio_slots.put(job.audio)
         if slot is not None:
             self._slots[number] = slot
         future.add_done_callback(partial(self._given_up, number))
-        self._channel.send(Job.of(number, job, slot))
+        self._channel.send(RunJob.of(number, job, slot))
         return future
 
     def take(self, message: Message) -> bool:
         """Take a message that answers a job; False: it is about something else."""
         match message:
-            case Result(id=number, result=result):
+            case JobResult(id=number, result=result):
                 self._answer(number, result)
-            case Failure(id=number, error=name):
+            case JobFailure(id=number, error=name):
                 dropped = name is None or name in _LAST_WORDS
                 self._answer(number, None if dropped else RemoteJobError.named(name or ""))
             case _:
@@ -108,12 +108,12 @@ class JobLine:
 
     def _given_up(self, number: int, future: Future[DecodeResult]) -> None:
         if future.cancelled() and self._jobs.pop(number, None) is not None:
-            self._channel.send(Cancel(id=number))
+            self._channel.send(CancelJob(id=number))
 
     def _answer(self, number: int, answer: DecodeResult | Exception | None) -> None:
         slot = self._slots.pop(number, None)
         if slot is not None:
-            self._arena.free(slot)
+            self._audio_slots.free(slot)
         known = self._jobs.pop(number, None)
         if known is None:
             return  # given up meanwhile
@@ -142,24 +142,28 @@ class RemoteEngine:
 
     Args:
         channel: to the engine's process, which has said ``hello``.
-        arena: where it reads the audio of jobs.
+        audio_slots: where it reads the audio of jobs.
         on_lost: called once that process is gone.
     """
 
     def __init__(
-        self, channel: Channel, arena: Arena, hello: Hello, on_lost: Callable[[], None]
+        self,
+        channel: Channel,
+        audio_slots: SharedAudioSlots,
+        hello: StartIngress,
+        on_lost: Callable[[], None],
     ) -> None:
         self.model_name = hello.model
         self.languages = hello.languages
         # Asked by the engine's process for the figures of this one; on the event loop. Set by Hub.
-        self.figures: Callable[[], Figures] = Figures
+        self.figures: Callable[[], ProcessStats] = ProcessStats
         self._channel = channel
-        self._line = JobLine(channel, arena)
+        self._line = JobLine(channel, audio_slots)
         self._on_lost = on_lost
         # Loaded now: no stream's first prompt should wait for it.
         self._codec = text_codec(hello.languages)
         self._numbers = itertools.count(1)
-        self._collecting: dict[int, asyncio.Future[Figures]] = {}
+        self._collecting: dict[int, asyncio.Future[ProcessStats]] = {}
         self._statistics: dict[str, int | float] = {}
         self._closed = False
 
@@ -187,12 +191,12 @@ class RemoteEngine:
             return EngineStatistics(**fields)  # type: ignore[arg-type]
         return fields
 
-    async def collect(self) -> Figures | None:
+    async def collect(self) -> ProcessStats | None:
         """Return the figures of all processes; None if they do not come in time."""
         number = next(self._numbers)
-        future: asyncio.Future[Figures] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ProcessStats] = asyncio.get_running_loop().create_future()
         self._collecting[number] = future
-        self._channel.send(Collect(id=number))
+        self._channel.send(CollectStats(id=number))
         try:
             async with asyncio.timeout(_COLLECT_SECONDS):
                 return await future
@@ -203,11 +207,11 @@ class RemoteEngine:
 
     def ready(self) -> None:
         """Tell the engine's process that connections are accepted here."""
-        self._channel.send(Ready())
+        self._channel.send(IngressReady())
 
     def report(self, number: int = 0) -> None:
         """Tell the engine's process the figures of this one."""
-        self._channel.send(Report(id=number, figures=self.figures()))
+        self._channel.send(StatsReport(id=number, figures=self.figures()))
 
     def close(self) -> None:
         """Hang up. What is not answered yet is cancelled."""
@@ -218,11 +222,11 @@ class RemoteEngine:
         if self._line.take(message):
             return
         match message:
-            case Statistics(fields=fields):
+            case EngineReport(fields=fields):
                 self._statistics = fields
-            case Collect(id=number):
+            case CollectStats(id=number):
                 self.report(number)
-            case Collected(id=number, figures=figures):
+            case StatsTotal(id=number, figures=figures):
                 self._collected(number, figures)
 
     def _lost(self) -> None:
@@ -230,7 +234,7 @@ class RemoteEngine:
             self._end()
             self._on_lost()
 
-    def _collected(self, number: int, figures: Figures) -> None:
+    def _collected(self, number: int, figures: ProcessStats) -> None:
         future = self._collecting.get(number)
         if future is not None and not future.done():
             future.set_result(figures)

@@ -1,16 +1,8 @@
-"""Where a process stands in the daemon: alone, or one of several that share its streams.
+"""Requests for streams of another process, carried there and back over a Unix socket.
 
-The number of a stream's process can be read from its id, whatever number of processes there is: so
-each of them knows whom to ask for any stream, and after a restart who brings it back.
-
-An HTTP request asked again of another process, and how long to wait for that.
-
-A request for a stream of another process, carried there and back over a Unix socket.
-
-Which process it is can be read from the stream's id. The other one checks tokens and keys as always:
-what a client may do does not depend on where it was let in.
-Whatever fails on the way is answered so that clients try again: the other process is being started
-again, or the daemon is.
+The id of a stream names its process (``topology.py``). That process checks tokens and keys as always: the
+rights of a client do not depend on the process that let it in. Every failure on the way is answered such
+that clients try again, because the other process, or the daemon, is being started again.
 """
 
 from __future__ import annotations
@@ -19,9 +11,7 @@ import asyncio
 import contextlib
 import json
 import re
-import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import h11
@@ -33,9 +23,7 @@ from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Origin, Subprotocol
 
-from ..http.admission import Admission
 from ..http.auth import Account
-from ..process_stats import Figures
 from ..protocol.codec import Codec
 from ..protocol.errors import CloseCode
 from ..protocol.messages import MAX_FRAME_BYTES, STREAM_PATH, Resume
@@ -43,87 +31,13 @@ from ..protocol.messages import MAX_FRAME_BYTES, STREAM_PATH, Resume
 __all__ = [
     "ACCOUNT_HEADER",
     "Patience",
-    "Place",
     "Relay",
     "away",
     "gather",
-    "new_id",
-    "owner_of",
     "relay_request",
     "relay_resume",
-    "socket_path",
     "target_of",
 ]
-
-
-def owner_of(stream_id: str, count: int) -> int | None:
-    """Return which of ``count`` processes has this stream, if any has; None: it is no id of ours."""
-    try:
-        return int(stream_id[:2], 16) % count
-    except ValueError:
-        return None
-
-
-def new_id(number: int, count: int) -> str:
-    """Return a new stream's id, random but for its owner: 16 hexadecimal digits."""
-    first = number + count * secrets.randbelow((255 - number) // count + 1)
-    return f"{first:02x}{secrets.token_hex(7)}"
-
-
-def socket_path(folder: str, number: int) -> str:
-    """Where the other processes reach the one of this number."""
-    return f"{folder}/{number}.sock"
-
-
-class Place:
-    """The only process of a daemon: what is its own is all there is."""
-
-    number = 0
-    count = 1
-
-    def new_id(self) -> str:
-        return new_id(self.number, self.count)
-
-    def owns(self, stream_id: str) -> bool:
-        """Whether a stream that nobody has open, or an unknown one, would be this process's."""
-        return owner_of(stream_id, self.count) in (self.number, None)
-
-    def accounts(self, accounts: Sequence[Account]) -> list[Account]:
-        """Return accounts that count for the whole daemon."""
-        return list(accounts)
-
-    def admission(self, most_load: float) -> Admission:
-        """Return what decides on new streams, for the whole daemon."""
-        return Admission(most_load)
-
-    def deciding(self) -> AbstractContextManager[None]:
-        """Hold it while deciding on a new stream: no other process decides meanwhile."""
-        return contextlib.nullcontext()
-
-    def publish(self, streams: int, connections: int) -> None:
-        """Say what this process has open."""
-        self._own = (streams, connections)
-
-    @property
-    def open(self) -> tuple[int, int]:
-        """Streams and connections of the whole daemon, as last published."""
-        return self._own
-
-    async def collect(self, own: Figures) -> Figures:
-        """Return the figures of the whole daemon, of which ``own`` are this process's."""
-        return own
-
-    def relayed(self, app: ASGIApp) -> ASGIApp:
-        """Return ``app``, with requests for streams of other processes passed on to these."""
-        return app
-
-    async def relay_resume(
-        self, websocket: WebSocket, codec: Codec, resume: Resume, account: Account | None
-    ) -> bool:
-        """Serve a resume of another process's stream until it ends; False: the stream is not one's."""
-        return False
-
-    _own = (0, 0)
 
 
 _PATIENCE = 15.0  # seconds: the other process may be being started again

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...streamer.config import SAMPLE_RATE
 
-__all__ = ["SLOT_SAMPLES", "Arena", "shared_file"]
+__all__ = ["SLOT_SAMPLES", "SharedAudioSlots", "shared_file"]
 
 SLOT_SAMPLES = 30 * SAMPLE_RATE  # no window is longer
 _SLOTS = 1024  # pages that were never written take no memory
@@ -30,7 +30,7 @@ def shared_file(size: int) -> int:
     return descriptor
 
 
-class Arena:
+class SharedAudioSlots:
     """Slots of thirty seconds each.
 
     Args:
@@ -45,7 +45,7 @@ class Arena:
 
     @staticmethod
     def create() -> int:
-        """Return the descriptor of a new arena's file."""
+        """Return the descriptor of a new audio_slots's file."""
         return shared_file(_SLOTS * SLOT_SAMPLES * 4)
 
     def put(self, audio: NDArray[np.float32]) -> int | None:

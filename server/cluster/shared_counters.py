@@ -19,7 +19,7 @@ from ..http.admission import Admission
 from ..http.auth import Account
 from .shared_audio import shared_file
 
-__all__ = ["MOST_PROCESSES", "Board", "SharedAccount", "SharedAdmission"]
+__all__ = ["MOST_PROCESSES", "SharedCounters", "SharedAccount", "SharedAdmission"]
 
 MOST_PROCESSES = MOST_INGRESS + 1  # and the one with the engine
 _MOST_KEYS = 4096
@@ -46,7 +46,7 @@ _LAYOUT = np.dtype(
 )
 
 
-class Board:
+class SharedCounters:
     """One process's view.
 
     Args:
@@ -62,8 +62,8 @@ class Board:
         self._places: dict[bytes, int] = {}  # of keys, by digest
 
     @classmethod
-    def create(cls, number: int) -> Board:
-        """Return an empty board; others join by its descriptor."""
+    def create(cls, number: int) -> SharedCounters:
+        """Return an empty counters; others join by its descriptor."""
         return cls(shared_file(_LAYOUT.itemsize), number)
 
     @contextlib.contextmanager
@@ -140,28 +140,28 @@ class Board:
 
 
 class SharedAccount(Account):
-    """An account that counts on the board."""
+    """An account that counts on the counters."""
 
-    __slots__ = ("_board", "_place")
+    __slots__ = ("_counters", "_place")
 
-    def __init__(self, account: Account, board: Board) -> None:
-        self._board = board
-        self._place = board.key(account.digest)
+    def __init__(self, account: Account, counters: SharedCounters) -> None:
+        self._counters = counters
+        self._place = counters.key(account.digest)
         for name in ("name", "digest", "most_streams", "most_seconds", "most_bytes", "expires"):
             setattr(self, name, getattr(account, name))
 
     @property
     def streams(self) -> int:
         """Connections of this key to the whole daemon."""
-        return self._board.key_connections(self._place)
+        return self._counters.key_connections(self._place)
 
     @streams.setter
     def streams(self, value: int) -> None:
-        self._board.connect_key(self._place, value - self.streams)
+        self._counters.connect_key(self._place, value - self.streams)
 
     def use(self, today: datetime.date, size: int, seconds: float) -> str | None:
         """Count audio; return which limit is passed, if one is."""
-        used, spent = self._board.use_key(self._place, today.toordinal(), size, seconds)
+        used, spent = self._counters.use_key(self._place, today.toordinal(), size, seconds)
         if self.most_seconds is not None and spent > self.most_seconds:
             return f"{self.most_seconds / 60:g} minutes of audio a day"
         if self.most_bytes is not None and used > self.most_bytes:
@@ -169,18 +169,18 @@ class SharedAccount(Account):
         return None
 
     def inherit(self, old: Account) -> None:
-        """Nothing to take over: the board has it."""
+        """Nothing to take over: the counters has it."""
 
 
 class SharedAdmission(Admission):
     """Lets streams in by what all processes have let in."""
 
-    def __init__(self, most_load: float, board: Board) -> None:
+    def __init__(self, most_load: float, counters: SharedCounters) -> None:
         super().__init__(most_load)
-        self._board = board
+        self._counters = counters
 
     def admitted(self, now: float) -> None:
-        self._board.admitted(now)
+        self._counters.admitted(now)
 
     def _fresh(self, now: float) -> int:
-        return self._board.fresh(now, _SHORT)
+        return self._counters.fresh(now, _SHORT)

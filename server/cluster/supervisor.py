@@ -24,15 +24,25 @@ from ..daemon.listener import BACKLOG
 from ..engine import Engine
 from ..errors import ConfigError, ProcessError
 from ..http.health import numbers
-from ..process_stats import Figures
+from ..process_stats import ProcessStats
 from ..protocol.errors import ServerError
 from ..stream.journal import Journal
 from .engine_host import EngineHost
 from .engine_pool import used_by
-from .ipc import Broken, Channel, Collect, Collected, Hello, Message, Ready, Report, Statistics
-from .routing import socket_path
-from .shared_audio import Arena
-from .shared_counters import Board
+from .ipc import (
+    Channel,
+    CollectStats,
+    EngineReport,
+    IngressReady,
+    Message,
+    StartFailed,
+    StartIngress,
+    StatsReport,
+    StatsTotal,
+)
+from .shared_audio import SharedAudioSlots
+from .shared_counters import SharedCounters
+from .topology import socket_path
 
 __all__ = ["COMMAND", "Supervisor"]
 
@@ -97,10 +107,10 @@ class Supervisor:
         self._command = command
         self._ingresses: list[_Ingress] = []
         self._folder = ""
-        self._board: Board | None = None
+        self._counters: SharedCounters | None = None
         # The newest of each process, and what those that ended had counted.
-        self._figures: dict[int, Figures] = {}
-        self._past = Figures()
+        self._figures: dict[int, ProcessStats] = {}
+        self._past = ProcessStats()
         self._collections: dict[int, _Collection] = {}
         self._asked = 0
         self._stopping = asyncio.Event()
@@ -123,7 +133,7 @@ class Supervisor:
             Journal(Path(self._config.journal)).close()  # made, or found to be unusable, only once
         with tempfile.TemporaryDirectory(prefix="whisper-stream-") as folder:
             self._folder = folder
-            self._board = Board.create(len(self._public))
+            self._counters = SharedCounters.create(len(self._public))
             self._ingresses = [
                 _Ingress(number, public, _private_socket(folder, number))
                 for number, public in enumerate(self._public)
@@ -161,11 +171,11 @@ class Supervisor:
 
     async def _run_once(self, ingress: _Ingress) -> int:
         """Start a process, serve it, and return its exit code."""
-        assert self._board is not None
+        assert self._counters is not None
         near, far = socket.socketpair()
-        arena = Arena.create()
+        audio_slots = SharedAudioSlots.create()
         descriptors = [each.fileno() for each in (far, ingress.public, ingress.private)]
-        descriptors += [self._board.descriptor, arena]
+        descriptors += [self._counters.descriptor, audio_slots]
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -181,13 +191,13 @@ class Supervisor:
                 process.terminate()
             ingress.host = EngineHost(
                 channel,
-                Arena(arena),
+                SharedAudioSlots(audio_slots),
                 self._engine,
                 lambda message: self._take(ingress, message),
             )
         finally:
             far.close()
-            os.close(arena)
+            os.close(audio_slots)
         try:
             return await process.wait()
         finally:
@@ -198,9 +208,9 @@ class Supervisor:
             ingress.host, ingress.ready = None, False
             self._bury(ingress.number)
 
-    def _hello(self, number: int) -> Hello:
+    def _hello(self, number: int) -> StartIngress:
         certificate, key = self._certificate or (None, None)
-        return Hello(
+        return StartIngress(
             number=number,
             count=len(self._public),
             folder=self._folder,
@@ -213,16 +223,16 @@ class Supervisor:
 
     def _take(self, ingress: _Ingress, message: Message) -> None:
         match message:
-            case Ready():
+            case IngressReady():
                 ingress.ready = True
                 if self._on_ready is not None and all(each.ready for each in self._ingresses):
                     self._on_ready()
                     self._on_ready = _nothing
-            case Broken(sentence=sentence):
+            case StartFailed(sentence=sentence):
                 self._fail(ConfigError(sentence))
-            case Collect(id=number):
+            case CollectStats(id=number):
                 self._collect(ingress, number)
-            case Report(id=number, figures=figures):
+            case StatsReport(id=number, figures=figures):
                 self._figures[ingress.number] = figures
                 self._answered(number, ingress.number)
 
@@ -232,13 +242,13 @@ class Supervisor:
 
     def _bury(self, number: int) -> None:
         """An ingress process has ended: what it counted stays, what it had open does not."""
-        assert self._board is not None
-        self._board.clear(number)
-        self._past += self._figures.pop(number, Figures()).past
+        assert self._counters is not None
+        self._counters.clear(number)
+        self._past += self._figures.pop(number, ProcessStats()).past
         for asked in list(self._collections):
             self._answered(asked, number)
 
-    # Figures of all
+    # Statistics of the whole daemon
 
     def _collect(self, asker: _Ingress, number: int) -> None:
         self._asked += 1
@@ -247,7 +257,7 @@ class Supervisor:
         collection.timer = self._loop.call_later(_COLLECT_SECONDS, self._conclude, self._asked)
         for each in self._ingresses:
             if each.number in waiting and each.host is not None:
-                each.host.channel.send(Collect(id=self._asked))
+                each.host.channel.send(CollectStats(id=self._asked))
 
     def _answered(self, asked: int, number: int) -> None:
         collection = self._collections.get(asked)
@@ -264,13 +274,13 @@ class Supervisor:
         own = usage.figures() + used_by(self._engine)
         figures = sum(self._figures.values(), start=self._past + own)
         if collection.asker.host is not None:
-            answer = Collected(id=collection.number, figures=figures)
+            answer = StatsTotal(id=collection.number, figures=figures)
             collection.asker.host.channel.send(answer)
 
     async def _tell(self) -> None:
         """Tell the ingress processes how the engine does."""
         while True:
-            told = Statistics(fields=numbers(self._engine.statistics()))
+            told = EngineReport(fields=numbers(self._engine.statistics()))
             for each in self._ingresses:
                 if each.host is not None:
                     each.host.channel.send(told)

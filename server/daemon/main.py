@@ -23,7 +23,7 @@ from ..config import ServerConfig, read_settings, to_toml
 from ..engine import load_engine
 from ..errors import ListenError, ProcessError
 from ..http.app import KEYS_VARIABLE, Hub
-from ..http.auth import Gate, is_loopback, read_keys
+from ..http.auth import Authenticator, is_loopback, read_keys
 from ..http.debug import check_debug
 from ..protocol.messages import STREAM_PATH
 from ..stream.runner import Engine
@@ -128,7 +128,7 @@ async def _serve(
     tls = None if certificate is None else server_context(*certificate)
 
     def ready() -> None:
-        _say_ready(config, sock, engine.model_name, closed=hub.entrance.gate.closed)
+        _say_ready(config, sock, engine.model_name, closed=hub.handshake.authenticator.needs_key)
         if config.exit_with_stdin:
             _watch_stdin(server.request_exit)
 
@@ -153,12 +153,14 @@ async def _supervise(
     if isinstance(engine, EnginePool):
         engine.start()
     # Told here, once, and not by every process.
-    gate = Gate(read_keys(config.api_keys, os.environ.get(KEYS_VARIABLE)), (), local=True)
-    check_debug(config, gate)
+    authenticator = Authenticator(
+        read_keys(config.api_keys, os.environ.get(KEYS_VARIABLE)), (), local=True
+    )
+    check_debug(config, authenticator)
     loop = asyncio.get_running_loop()
 
     def ready() -> None:
-        _say_ready(config, sockets[0], engine.model_name, closed=gate.closed)
+        _say_ready(config, sockets[0], engine.model_name, closed=authenticator.needs_key)
         if config.exit_with_stdin:
             _watch_stdin(lambda: loop.call_soon_threadsafe(supervisor.stop))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...streamer.engine.engine import EngineStatistics
-from ..metrics import Pulse
+from ..metrics import LoadSample
 
 __all__ = ["Admission"]
 
@@ -46,15 +46,15 @@ class Admission:
         return self._load
 
     def observe(
-        self, now: float, statistics: object, streams: int, pulse: Pulse | None = None
+        self, now: float, statistics: object, streams: int, sample: LoadSample | None = None
     ) -> None:
         """Look at the engine, and at what its streams do; about once a second."""
         if not isinstance(statistics, EngineStatistics):
             return
-        pulse = pulse or Pulse()
+        sample = sample or LoadSample()
         if self._last is not None and now > self._last[0]:
             passed = now - self._last[0]
-            share = min(1.0, (statistics.busy_seconds - self._last[1]) / passed) * pulse.live
+            share = min(1.0, (statistics.busy_seconds - self._last[1]) / passed) * sample.live
             weight = min(1.0, passed / _SPAN)
             self._load += weight * (share - self._load)
             settled = streams - self._fresh(now)
@@ -64,7 +64,7 @@ class Admission:
                     cost if self._cost is None else self._cost + weight * (cost - self._cost)
                 )
             waiting = statistics.queued + statistics.running > 0
-            self._note(passed, pulse.turnaround, waiting=waiting)
+            self._note(passed, sample.turnaround, waiting=waiting)
         self._last = (now, statistics.busy_seconds)
 
     def admits(self, now: float, streams: int) -> bool:

@@ -16,19 +16,20 @@ from starlette.websockets import WebSocket
 
 from .. import process_stats as usage
 from ..cluster.engine_pool import used_by
-from ..cluster.routing import ACCOUNT_HEADER, Place
+from ..cluster.routing import ACCOUNT_HEADER
+from ..cluster.topology import SingleProcess
 from ..config import ServerConfig
 from ..engine import Engine
-from ..metrics import Metrics, Paces, Pulse
-from ..process_stats import Figures
+from ..metrics import LoadSample, Metrics, RealTimeShare
+from ..process_stats import ProcessStats
 from ..protocol.codec import Codec, codec_for
 from ..protocol.errors import ErrorCode
 from ..protocol.messages import STREAM_PATH, SUBPROTOCOLS
 from ..stream.registry import Streams
-from .auth import Account, Gate, Meter, is_loopback, key_of, read_keys
+from .auth import Account, Authenticator, Meter, is_loopback, key_of, read_keys
 from .connection import StreamConnection
 from .debug import check_debug, debug_routes
-from .handshake import Entrance, Refusal
+from .handshake import Handshake, Refusal
 from .health import Readiness, gauges, health
 from .pages import page_routes
 from .sessions import SESSION_PATH, SessionRoutes
@@ -49,20 +50,22 @@ class Hub:
         draining: no new stream is accepted any more.
     """
 
-    def __init__(self, engine: Engine, config: ServerConfig, place: Place | None = None) -> None:
+    def __init__(
+        self, engine: Engine, config: ServerConfig, topology: SingleProcess | None = None
+    ) -> None:
         self._engine = engine
         self._config = config
-        self.place = place or Place()
+        self.topology = topology or SingleProcess()
         self.metrics = Metrics()
-        self.streams = Streams(engine, config, self.metrics, place=self.place)
-        self._admission = self.place.admission(config.max_load)
+        self.streams = Streams(engine, config, self.metrics, topology=self.topology)
+        self._admission = self.topology.admission(config.max_load)
         self._admission.most_delay = config.max_delay
-        self._paces = Paces()
+        self._real_time = RealTimeShare()
         keys = self._read_keys()
         origins = [origin.strip() for origin in config.allowed_origins.split(",") if origin.strip()]
-        gate = Gate(keys, origins, local=is_loopback(config.host))
-        check_debug(config, gate)
-        self.entrance = Entrance(gate, self._admission, self.metrics, config)
+        authenticator = Authenticator(keys, origins, local=is_loopback(config.host))
+        check_debug(config, authenticator)
+        self.handshake = Handshake(authenticator, self._admission, self.metrics, config)
         self._readiness = Readiness(engine, self.streams.check_journal, self.metrics.faults)
         self._watching: asyncio.Task[None] | None = None
         self._connections: set[StreamConnection] = set()
@@ -77,11 +80,11 @@ class Hub:
         if self.draining:
             sentence = "the daemon is stopping; try again in a moment"
             refusal = Refusal(status=503, reason="stopping", sentence=sentence)
-            await self.entrance.refuse(websocket, refusal)
+            await self.handshake.refuse(websocket, refusal)
             return
-        account = self.entrance.check(websocket)
+        account = self.handshake.check(websocket)
         if isinstance(account, Refusal):
-            await self.entrance.refuse(websocket, account)
+            await self.handshake.refuse(websocket, account)
             return
         offered = websocket.scope.get("subprotocols", [])
         chosen = next((name for name in offered if name in SUBPROTOCOLS), None)
@@ -89,26 +92,26 @@ class Hub:
         codec = codec_for(chosen)
         # Most of these will open a stream, or be told that there is no room; some resume one.
         if self._open[1] >= 2 * self._config.max_streams + SPARE_CONNECTIONS:
-            await self.entrance.turn_away(websocket, codec)
+            await self.handshake.turn_away(websocket, codec)
             return
         await self._serve(websocket, codec, account)
 
     async def private_websocket(self, websocket: WebSocket) -> None:
         """Serve a websocket that another process has let in, for a stream of this one."""
         digest = websocket.headers.get(ACCOUNT_HEADER, "")
-        account = self.entrance.gate.known(bytes.fromhex(digest)) if digest else None
+        account = self.handshake.authenticator.known(bytes.fromhex(digest)) if digest else None
         offered = websocket.scope.get("subprotocols", [])
         await websocket.accept(subprotocol=offered[0])
         await self._serve(websocket, codec_for(offered[0]), account, passed_on=True)
 
     async def healthz(self, request: Request) -> Response:
         """Answer ``GET /healthz``."""
-        figures = await self.place.collect(self.figures())
+        figures = await self.topology.collect(self.figures())
         body = health(
             draining=self.draining,
             model=self._engine.model_name,
             figures=figures,
-            processes=self.place.count,
+            processes=self.topology.count,
             engine=self._engine.statistics(),
         )
         return Response(msgspec.json.encode(body), media_type="application/json")
@@ -124,19 +127,19 @@ class Hub:
 
     async def show_metrics(self, request: Request) -> Response:
         """Answer ``GET /metrics``; with keys, only to who has one."""
-        gate = self.entrance.gate
+        authenticator = self.handshake.authenticator
         key = key_of(request.headers, request.query_params, ())
-        if gate.closed and gate.account(key) is None:
+        if authenticator.needs_key and authenticator.account(key) is None:
             self.metrics.refuse("key")
             return PlainTextResponse("a valid key is needed\n", status_code=401)
-        figures = await self.place.collect(self.figures())
+        figures = await self.topology.collect(self.figures())
         present = gauges(figures, load=self._admission.load, engine=self._engine.statistics())
         kind = "text/plain; version=0.0.4"
         return Response(Metrics.of(figures.metrics).text(present), media_type=kind)
 
-    def figures(self) -> Figures:
+    def figures(self) -> ProcessStats:
         """Return what this process, and those with its engines, have open, counted and used."""
-        own = Figures(
+        own = ProcessStats(
             streams=len(self.streams),
             connections=self._own_connections,
             metrics=self.metrics.state(),
@@ -145,7 +148,7 @@ class Hub:
 
     def publish(self) -> None:
         """Tell the other processes what this one has open."""
-        self.place.publish(len(self.streams), self._own_connections)
+        self.topology.publish(len(self.streams), self._own_connections)
 
     @property
     def _own_connections(self) -> int:
@@ -156,7 +159,7 @@ class Hub:
     def _open(self) -> tuple[int, int]:
         """Streams and connections of the whole daemon."""
         self.publish()
-        return self.place.open
+        return self.topology.open
 
     def start(self) -> None:
         """Begin what runs beside the streams; raises JournalError."""
@@ -166,7 +169,7 @@ class Hub:
 
     def reload_keys(self) -> None:
         """Read the keys again; raises ConfigError, and goes on with the old ones."""
-        self.entrance.gate.reload(self._read_keys())
+        self.handshake.authenticator.reload(self._read_keys())
 
     async def drain(self, seconds: float) -> None:
         """Refuse new streams, finish the open ones, and wait for them for at most ``seconds``."""
@@ -184,14 +187,14 @@ class Hub:
 
     def _read_keys(self) -> list[Account]:
         keys = read_keys(self._config.api_keys, os.environ.get(KEYS_VARIABLE))
-        return self.place.accounts(keys)
+        return self.topology.accounts(keys)
 
     def _full(self, account: Account | None) -> tuple[ErrorCode, str] | None:
         """Return why there is no room for one more stream; where there is, it is taken at once."""
-        with self.place.deciding():
-            refusal = self.entrance.full(self._open[0], account)
+        with self.topology.deciding():
+            refusal = self.handshake.full(self._open[0], account)
             if refusal is None:
-                self.place.publish(len(self.streams) + 1, self._own_connections)
+                self.topology.publish(len(self.streams) + 1, self._own_connections)
         return refusal
 
     async def _serve(
@@ -209,9 +212,9 @@ class Hub:
             self.streams,
             self._config,
             self._engine.languages,
-            Meter(account, self.entrance.gate, self.metrics),
+            Meter(account, self.handshake.authenticator, self.metrics),
             lambda: self._full(account),
-            lambda resume: self.place.relay_resume(websocket, codec, resume, account),
+            lambda resume: self.topology.relay_resume(websocket, codec, resume, account),
         )
         self._connections.add(connection)
         self._passed_on += passed_on
@@ -236,11 +239,11 @@ class Hub:
         loop = asyncio.get_running_loop()
         while True:
             now = loop.time()
-            pulse = Pulse(
-                live=self._paces.live_share(now, self.streams.heard()),
+            sample = LoadSample(
+                live=self._real_time.live_share(now, self.streams.heard()),
                 turnaround=self.metrics.turnarounds.take(),
             )
-            self._admission.observe(now, self._engine.statistics(), self._open[0], pulse)
+            self._admission.observe(now, self._engine.statistics(), self._open[0], sample)
             await asyncio.sleep(1.0)
 
 
@@ -251,7 +254,7 @@ def create_app(hub: Hub, *, private: bool = False) -> ASGIApp:
         private: for what the other processes of the daemon pass on.
     """
     sessions = SessionRoutes(hub.streams)
-    subscriptions = Subscriptions(hub.streams, hub.entrance)
+    subscriptions = Subscriptions(hub.streams, hub.handshake)
     websocket = hub.private_websocket if private else hub.websocket
     app = Starlette(
         routes=[
@@ -265,7 +268,7 @@ def create_app(hub: Hub, *, private: bool = False) -> ASGIApp:
             Route(SESSION_PATH, sessions.fetch, methods=["GET"]),
             Route(SESSION_PATH, sessions.delete, methods=["DELETE"]),
             *page_routes(hub._engine.model_name, hub._engine.languages),
-            *debug_routes(hub.streams.debug, hub._config, hub.entrance.gate),
+            *debug_routes(hub.streams.debug, hub._config, hub.handshake.authenticator),
         ]
     )
-    return app if private else hub.place.relayed(app)
+    return app if private else hub.topology.relayed(app)

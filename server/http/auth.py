@@ -19,7 +19,7 @@ from ..metrics import Metrics
 
 __all__ = [
     "Account",
-    "Gate",
+    "Authenticator",
     "KEY_SUBPROTOCOL",
     "Meter",
     "is_loopback",
@@ -66,7 +66,7 @@ class Account:
         self._day, self._seconds, self._bytes = old._day, old._seconds, old._bytes
 
 
-class Gate:
+class Authenticator:
     """Decides on each connection. Without keys, everybody may come.
 
     Args:
@@ -88,7 +88,7 @@ class Gate:
         self.today = today
 
     @property
-    def closed(self) -> bool:
+    def needs_key(self) -> bool:
         """Whether a key is asked for."""
         return bool(self._accounts)
 
@@ -222,9 +222,11 @@ def is_loopback(host: str) -> bool:
 class Meter:
     """Counts a connection's audio."""
 
-    def __init__(self, account: Account | None, gate: Gate, metrics: Metrics) -> None:
+    def __init__(
+        self, account: Account | None, authenticator: Authenticator, metrics: Metrics
+    ) -> None:
         self._account = account
-        self._gate = gate
+        self._authenticator = authenticator
         self.metrics = metrics
 
     def count(self, size: int, seconds: float) -> str | None:
@@ -232,5 +234,5 @@ class Meter:
         self.metrics.audio_seconds += seconds
         if self._account is None:
             return None
-        limit = self._account.use(self._gate.today(), size, seconds)
+        limit = self._account.use(self._authenticator.today(), size, seconds)
         return None if limit is None else f"this key may send {limit}; try again tomorrow"

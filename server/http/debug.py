@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 from ..config import ServerConfig
 from ..errors import ConfigError
 from ..stream.trace import Debug
-from .auth import Gate, is_loopback, key_of
+from .auth import Authenticator, is_loopback, key_of
 from .pages import HEADERS, MEDIA_TYPES
 
 __all__ = ["DEBUG_KEY", "check_debug", "debug_routes"]
@@ -30,23 +30,25 @@ _POLICY = (
 )
 
 
-def check_debug(config: ServerConfig, gate: Gate) -> None:
+def check_debug(config: ServerConfig, authenticator: Authenticator) -> None:
     """Raises ConfigError where ``--debug`` would show transcripts to a network."""
-    if config.debug and not (is_loopback(config.host) or gate.closed):
+    if config.debug and not (is_loopback(config.host) or authenticator.needs_key):
         raise ConfigError(
             "--debug shows transcripts: listen on 127.0.0.1, or give a key named "
             f"{DEBUG_KEY} with --api-keys"
         )
 
 
-def debug_routes(debug: Debug | None, config: ServerConfig, gate: Gate) -> list[BaseRoute]:
+def debug_routes(
+    debug: Debug | None, config: ServerConfig, authenticator: Authenticator
+) -> list[BaseRoute]:
     """Return the routes of the page and of what it asks for: none where it is off."""
     if debug is None:
         return []
 
     def refusal(request: Request) -> Response | None:
-        if gate.closed:
-            account = gate.account(key_of(request.headers, request.query_params, ()))
+        if authenticator.needs_key:
+            account = authenticator.account(key_of(request.headers, request.query_params, ()))
             if account is not None and account.name == DEBUG_KEY:
                 return None
             sentence = (

@@ -14,9 +14,9 @@ from ..protocol.codec import Codec
 from ..protocol.errors import CloseCode, ErrorCode
 from ..protocol.messages import SUBPROTOCOLS, Error
 from .admission import Admission
-from .auth import Account, Gate, key_of
+from .auth import Account, Authenticator, key_of
 
-__all__ = ["Entrance", "Refusal"]
+__all__ = ["Handshake", "Refusal"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +28,17 @@ class Refusal:
     sentence: str
 
 
-class Entrance:
+class Handshake:
     """Checks handshakes, in order: origin, key, subprotocol; then whether there is room."""
 
     def __init__(
-        self, gate: Gate, admission: Admission, metrics: Metrics, config: ServerConfig
+        self,
+        authenticator: Authenticator,
+        admission: Admission,
+        metrics: Metrics,
+        config: ServerConfig,
     ) -> None:
-        self.gate = gate
+        self.authenticator = authenticator
         self._admission = admission
         self._metrics = metrics
         self._config = config
@@ -42,13 +46,13 @@ class Entrance:
     def check(self, websocket: WebSocket) -> Refusal | Account | None:
         """Return the key's account, None where no key is asked for, or why it is refused."""
         headers = websocket.headers
-        if not self.gate.welcomes(headers.get("origin"), headers.get("host", "")):
+        if not self.authenticator.welcomes(headers.get("origin"), headers.get("host", "")):
             sentence = "web pages of this origin may not connect; see --allowed-origins"
             return Refusal(status=403, reason="origin", sentence=sentence)
         offered = websocket.scope.get("subprotocols", [])
         account = None
-        if self.gate.closed:
-            account = self.gate.account(key_of(headers, websocket.query_params, offered))
+        if self.authenticator.needs_key:
+            account = self.authenticator.account(key_of(headers, websocket.query_params, offered))
             if account is None:
                 sentence = "a valid key is needed: as Authorization: Bearer, X-API-Key or ?key="
                 return Refusal(status=401, reason="key", sentence=sentence)

@@ -15,7 +15,7 @@ from ...streamer.config import SAMPLE_RATE
 from ...streamer.jobs import DecodeJob
 from ..engine import Engine
 from ..errors import JournalError
-from ..process_stats import Figures
+from ..process_stats import ProcessStats
 
 __all__ = ["Readiness", "gauges", "health", "numbers", "plain"]
 
@@ -74,7 +74,7 @@ class Readiness:
 
 
 def health(
-    *, draining: bool, model: str, figures: Figures, processes: int, engine: object
+    *, draining: bool, model: str, figures: ProcessStats, processes: int, engine: object
 ) -> dict[str, Any]:
     """Return the body of ``/healthz``: ``engine`` is whatever the engine's statistics() gave.
 
@@ -95,7 +95,7 @@ def health(
     }
 
 
-def gauges(figures: Figures, *, load: float, engine: object) -> dict[str, float]:
+def gauges(figures: ProcessStats, *, load: float, engine: object) -> dict[str, float]:
     """Return present values for ``/metrics``; the engine's numbers under ``engine_``, the GPU's under ``gpu_``."""
     values = {
         "streams": float(figures.streams),

@@ -17,7 +17,7 @@ from ..protocol.messages import SUBPROTOCOLS, Segment, ServerMessage, Snapshot
 from ..stream.outbox import HIGH_WATER, Outbox
 from ..stream.registry import Streams
 from ..stream.stream import LiveStream
-from .handshake import Entrance, Refusal
+from .handshake import Handshake, Refusal
 
 __all__ = ["SUBSCRIBE_PATH", "Subscriptions"]
 
@@ -64,17 +64,17 @@ class _Reader:
 class Subscriptions:
     """The key of the query is the one in ``ready.watch``, or the session's own token."""
 
-    def __init__(self, streams: Streams, entrance: Entrance) -> None:
+    def __init__(self, streams: Streams, handshake: Handshake) -> None:
         self._streams = streams
-        self._entrance = entrance
+        self._handshake = handshake
 
     async def serve_websocket(self, websocket: WebSocket) -> None:
         """Send the snapshot, then what the stream says; take nothing."""
-        if not self._entrance.gate.welcomes(
+        if not self._handshake.authenticator.welcomes(
             websocket.headers.get("origin"), websocket.headers.get("host", "")
         ):
             refusal = Refusal(status=403, reason="origin", sentence="this origin may not connect")
-            await self._entrance.refuse(websocket, refusal)
+            await self._handshake.refuse(websocket, refusal)
             return
         stream = self._find(websocket.path_params["id"], websocket.query_params.get("key", ""))
         if not isinstance(stream, LiveStream):

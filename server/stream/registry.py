@@ -18,7 +18,7 @@ import msgspec
 
 from ...streamer.audio.ingest import open_ingest
 from ...streamer.config import StreamConfig
-from ..cluster.routing import Place
+from ..cluster.topology import SingleProcess
 from ..config import ServerConfig
 from ..engine import Engine
 from ..metrics import Metrics
@@ -124,12 +124,12 @@ class Streams:
         config: ServerConfig,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
-        place: Place | None = None,
+        topology: SingleProcess | None = None,
     ) -> None:
         self._engine = engine
         self._config = config
         self._metrics = metrics
-        self._place = place or Place()
+        self._topology = topology or SingleProcess()
         self._journal = Journal(Path(config.journal)) if config.journal else None
         keep = config.retain_seconds
         # What the /debug page shows; None: there is none.
@@ -151,7 +151,7 @@ class Streams:
 
     def _others(self) -> int:
         """How many other streams there are, from the view of one; in all processes."""
-        return max(len(self), self._place.open[0]) - 1
+        return max(len(self), self._topology.open[0]) - 1
 
     @property
     def journaled(self) -> bool:
@@ -168,7 +168,7 @@ class Streams:
         """Open the stream that ``start`` asks for, and answer ``ready``."""
         english_only = not self._engine.languages
         config = self._config.stream_config(start, english_only=english_only)
-        stream_id, token = self._place.new_id(), secrets.token_urlsafe(24)
+        stream_id, token = self._topology.new_id(), secrets.token_urlsafe(24)
         mailbox.keep = start.resume and self._config.resume_seconds > 0
         stream = self._make(stream_id, hash_token(token), start, config, mailbox)
         journal = self._journal if mailbox.keep else None
@@ -290,7 +290,7 @@ class Streams:
         if self._journal is None:
             return
         self._archive.sweep_journal()
-        self._dormant.look_up(self._place.owns, self._config.resume_seconds)
+        self._dormant.look_up(self._topology.owns, self._config.resume_seconds)
 
     async def close(self) -> None:
         """Stop everything; what the journal holds is for the next daemon."""

@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 from whisper_stream.server.cluster import engine_process, ingress
 from whisper_stream.server.cluster.engine_pool import EnginePool
-from whisper_stream.server.cluster.ipc import Decode
+from whisper_stream.server.cluster.ipc import StartEngine
 from whisper_stream.server.cluster.remote_engine import RemoteEngine
 from whisper_stream.server.config import ServerConfig
 from whisper_stream.server.daemon.main import main
@@ -167,7 +167,7 @@ def _open(config: ServerConfig) -> ScriptedEngine | ScriptedPool:
     return ScriptedEngine()
 
 
-def _broken(asked: Decode) -> ScriptedEngine:
+def _broken(asked: StartEngine) -> ScriptedEngine:
     """Told by the environment what is wrong."""
     if os.environ[BROKEN] == "crash":
         raise ValueError("secret")

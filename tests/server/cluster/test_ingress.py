@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from whisper_stream.server.cluster.routing import owner_of
+from whisper_stream.server.cluster.topology import owner_of
 from whisper_stream.server.protocol import messages as wire
 
 from ...helpers.ingress_clients import (

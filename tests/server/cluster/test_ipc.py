@@ -13,23 +13,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from whisper_stream.server.cluster.engine_host import EngineHost
-from whisper_stream.server.cluster.ipc import Channel, Hello, Message, Statistics
+from whisper_stream.server.cluster.ipc import Channel, EngineReport, Message, StartIngress
 from whisper_stream.server.cluster.remote_engine import RemoteEngine
-from whisper_stream.server.cluster.routing import new_id, owner_of
-from whisper_stream.server.cluster.shared_audio import SLOT_SAMPLES, Arena
-from whisper_stream.server.cluster.shared_counters import Board, SharedAccount, SharedAdmission
+from whisper_stream.server.cluster.shared_audio import SLOT_SAMPLES, SharedAudioSlots
+from whisper_stream.server.cluster.shared_counters import (
+    SharedAccount,
+    SharedAdmission,
+    SharedCounters,
+)
+from whisper_stream.server.cluster.topology import new_id, owner_of
 from whisper_stream.server.config import ServerConfig
 from whisper_stream.server.errors import RemoteJobError
 from whisper_stream.server.http.auth import Account
 from whisper_stream.server.metrics import Metrics
-from whisper_stream.server.process_stats import Figures, Gpu
+from whisper_stream.server.process_stats import GpuUsage, ProcessStats
 from whisper_stream.streamer.engine.engine import EngineStatistics
 from whisper_stream.streamer.errors import EngineClosedError
 from whisper_stream.streamer.jobs import DecodeJob
 
 from ...helpers.server_rig import ScriptedEngine
 
-HELLO = Hello(
+HELLO = StartIngress(
     number=1, count=3, folder="", config=ServerConfig(max_streams=7), model="m", languages=()
 )
 
@@ -43,13 +47,15 @@ class Ends:
 
     def __init__(self, engine: ScriptedEngine) -> None:
         near, far = socket.socketpair()
-        descriptor = Arena.create()
+        descriptor = SharedAudioSlots.create()
         self.lost: list[str] = []
         self.others: list[Message] = []
         self.remote = RemoteEngine(
-            Channel(far), Arena(descriptor), HELLO, lambda: self.lost.append("engine")
+            Channel(far), SharedAudioSlots(descriptor), HELLO, lambda: self.lost.append("engine")
         )
-        self.host = EngineHost(Channel(near), Arena(descriptor), engine, self.others.append)
+        self.host = EngineHost(
+            Channel(near), SharedAudioSlots(descriptor), engine, self.others.append
+        )
         self.remote.start()
         os.close(descriptor)
 
@@ -169,10 +175,10 @@ def test_statistics_are_those_of_the_engine(engine: ScriptedEngine) -> None:
         ends = Ends(engine)
         told = EngineStatistics(**dict.fromkeys(EngineStatistics._fields, 0))
         told = told._replace(done=5, busy_seconds=1.5)
-        ends.host.channel.send(Statistics(fields=told._asdict()))
+        ends.host.channel.send(EngineReport(fields=told._asdict()))
         await until(lambda: isinstance(ends.remote.statistics(), EngineStatistics))
         assert ends.remote.statistics() == told
-        ends.host.channel.send(Statistics(fields={"other": 1}))
+        ends.host.channel.send(EngineReport(fields={"other": 1}))
         await until(lambda: ends.remote.statistics() == {"other": 1})
         ends.close()
 
@@ -204,8 +210,8 @@ def test_what_is_no_id_has_no_owner(name: str) -> None:
 
 
 def test_counts_are_shared_and_those_of_the_dead_are_taken_back() -> None:
-    first = Board.create(0)
-    second = Board(os.dup(first.descriptor), 1)
+    first = SharedCounters.create(0)
+    second = SharedCounters(os.dup(first.descriptor), 1)
     first.publish(3, 4)
     second.publish(2, 2)
     assert (first.streams, first.connections) == (second.streams, second.connections) == (5, 6)
@@ -230,9 +236,9 @@ def test_counts_are_shared_and_those_of_the_dead_are_taken_back() -> None:
 
 
 def test_streams_are_admitted_by_what_all_processes_let_in() -> None:
-    board = Board.create(0)
+    board = SharedCounters.create(0)
     one = SharedAdmission(0.9, board)
-    two = SharedAdmission(0.9, Board(os.dup(board.descriptor), 1))
+    two = SharedAdmission(0.9, SharedCounters(os.dup(board.descriptor), 1))
     idle = EngineStatistics(**dict.fromkeys(EngineStatistics._fields, 0))
     for each in (one, two):
         each.observe(1.0, idle, 0)
@@ -257,12 +263,12 @@ def test_figures_add_up() -> None:
             metrics.decode_time.observe(number / 30)
         return metrics
 
-    gpu = Gpu(memory_bytes=1, reserved_bytes=2, utilization=0.5)
-    one = Figures(streams=1, connections=2, cpu_seconds=0.5, metrics=counted(3).state())
-    two = Figures(streams=4, memory_bytes=9, gpu=gpu, metrics=counted(4).state())
-    both = one + two + Figures()
+    gpu = GpuUsage(memory_bytes=1, reserved_bytes=2, utilization=0.5)
+    one = ProcessStats(streams=1, connections=2, cpu_seconds=0.5, metrics=counted(3).state())
+    two = ProcessStats(streams=4, memory_bytes=9, gpu=gpu, metrics=counted(4).state())
+    both = one + two + ProcessStats()
     assert (both.streams, both.connections, both.cpu_seconds, both.memory_bytes) == (5, 2, 0.5, 9)
-    assert both.gpu == gpu and both.past == Figures(cpu_seconds=0.5, metrics=both.metrics)
+    assert both.gpu == gpu and both.past == ProcessStats(cpu_seconds=0.5, metrics=both.metrics)
     together = counted(3)
     for name in ("lag", "decode_time"):
         for number in range(4):

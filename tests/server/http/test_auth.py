@@ -9,42 +9,42 @@ from whisper_stream.server.errors import ConfigError
 from whisper_stream.server.http.admission import Admission
 from whisper_stream.server.http.auth import (
     Account,
-    Gate,
+    Authenticator,
     is_loopback,
     key_of,
     parse_keys,
     read_keys,
 )
-from whisper_stream.server.metrics import Pulse
+from whisper_stream.server.metrics import LoadSample
 from whisper_stream.streamer.engine.engine import EngineStatistics
 
 KEY = "0123456789abcdef"
 DAY = datetime.date(2026, 3, 1)
 
 
-def gate(*lines: str, today: datetime.date = DAY) -> Gate:
-    return Gate(parse_keys(lines, "keys"), [], local=True, today=lambda: today)
+def authenticator(*lines: str, today: datetime.date = DAY) -> Authenticator:
+    return Authenticator(parse_keys(lines, "keys"), [], local=True, today=lambda: today)
 
 
 def test_only_a_known_key_opens() -> None:
-    closed = gate("# who may come", "", f"anna:{KEY}", "otto:another-long-secret streams=2")
-    assert closed.closed
-    anna, otto = closed.account(KEY), closed.account("another-long-secret")
+    keyed = authenticator("# who may come", "", f"anna:{KEY}", "otto:another-long-secret streams=2")
+    assert keyed.needs_key
+    anna, otto = keyed.account(KEY), keyed.account("another-long-secret")
     assert anna is not None and anna.name == "anna" and anna.most_streams is None
     assert otto is not None and otto.most_streams == 2
     for wrong in (None, "", KEY[:-1], KEY + "0", "anna", f"anna:{KEY}", "ключ", "\ud800"):
-        assert closed.account(wrong) is None
-    assert not gate().closed
+        assert keyed.account(wrong) is None
+    assert not authenticator().needs_key
 
 
 def test_a_key_expires_after_its_last_day() -> None:
     line = f"anna:{KEY} expires=2026-03-01"
-    assert gate(line).account(KEY) is not None
-    assert gate(line, today=DAY + datetime.timedelta(1)).account(KEY) is None
+    assert authenticator(line).account(KEY) is not None
+    assert authenticator(line, today=DAY + datetime.timedelta(1)).account(KEY) is None
 
 
 def test_limits_are_those_of_a_day() -> None:
-    account = gate(f"anna:{KEY} minutes=1 bytes=1000").account(KEY)
+    account = authenticator(f"anna:{KEY} minutes=1 bytes=1000").account(KEY)
     assert account is not None
     assert account.use(DAY, 400, 30.0) is None
     assert account.use(DAY, 400, 30.0) is None
@@ -55,14 +55,14 @@ def test_limits_are_those_of_a_day() -> None:
 
 
 def test_keys_read_again_keep_what_was_used() -> None:
-    closed = gate(f"anna:{KEY} bytes=10", "otto:another-long-secret")
-    before = closed.account(KEY)
+    keyed = authenticator(f"anna:{KEY} bytes=10", "otto:another-long-secret")
+    before = keyed.account(KEY)
     assert before is not None
     before.use(DAY, 9, 0.0)
-    closed.reload(parse_keys([f"anna:{KEY} bytes=20"], "keys"))
-    after = closed.account(KEY)
+    keyed.reload(parse_keys([f"anna:{KEY} bytes=20"], "keys"))
+    after = keyed.account(KEY)
     assert after is not None and after.use(DAY, 12, 0.0) == "20 bytes of audio a day"
-    assert closed.account("another-long-secret") is None
+    assert keyed.account("another-long-secret") is None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_where_a_key_may_be_shown() -> None:
 def test_which_pages_may_connect(
     local: bool, allowed: str, origin: str | None, host: str, welcome: bool
 ) -> None:
-    assert Gate([], allowed.split(), local=local).welcomes(origin, host) is welcome
+    assert Authenticator([], allowed.split(), local=local).welcomes(origin, host) is welcome
 
 
 def test_what_is_this_machine_alone() -> None:
@@ -168,8 +168,8 @@ def fill(admission: Admission, every: int, seconds: int) -> int:
     """Streams that are let in when one asks every so many seconds."""
     streams, spent = 0, 0.0
     for second in range(seconds):
-        pulse = Pulse(turnaround=turnaround(streams) if streams else None)
-        admission.observe(float(second), busy(spent), streams, pulse)
+        sample = LoadSample(turnaround=turnaround(streams) if streams else None)
+        admission.observe(float(second), busy(spent), streams, sample)
         if second % every == 0 and admission.admits(float(second), streams):
             admission.admitted(float(second))
             streams += 1
@@ -193,7 +193,7 @@ def test_a_rush_beyond_the_load_is_let_in_one_at_a_time() -> None:
     admission = Admission(0.5)
     admission.most_delay = 4.0
     for second in range(60):
-        admission.observe(float(second), busy(second * 0.6), 6, Pulse(turnaround=0.2))
+        admission.observe(float(second), busy(second * 0.6), 6, LoadSample(turnaround=0.2))
     assert admission.admits(60.0, 6)
     admission.admitted(60.0)
     assert not admission.admits(60.5, 7)
@@ -205,7 +205,7 @@ def test_what_is_played_faster_than_speech_takes_nobody_s_place() -> None:
     admission = Admission(0.9)
     admission.most_delay = 4.0
     for second in range(60):
-        admission.observe(float(second), busy(float(second)), 1, Pulse(live=1 / 9))
+        admission.observe(float(second), busy(float(second)), 1, LoadSample(live=1 / 9))
     assert admission.load == pytest.approx(1 / 9, rel=0.01)
     assert admission.admits(60.0, 1)
 
@@ -216,7 +216,7 @@ def test_an_engine_with_time_to_spare_takes_streams_however_few_there_are(stream
     admission = Admission(0.9)
     admission.most_delay = 4.0
     for second in range(60):
-        admission.observe(float(second), busy(second * 0.1), streams, Pulse(turnaround=0.5))
+        admission.observe(float(second), busy(second * 0.1), streams, LoadSample(turnaround=0.5))
     assert admission.admits(60.0, streams)
     admission.admitted(60.0)
     assert admission.admits(60.1, streams + 1)
@@ -226,8 +226,8 @@ def test_a_refusal_names_its_reason() -> None:
     slow, full = Admission(0.9), Admission(0.5)
     slow.most_delay = full.most_delay = 4.0
     for second in range(120):
-        slow.observe(float(second), busy(second * 0.3), 1, Pulse(turnaround=1.5))
-        full.observe(float(second), busy(second * 0.97), 7, Pulse(turnaround=0.8))
+        slow.observe(float(second), busy(second * 0.3), 1, LoadSample(turnaround=1.5))
+        full.observe(float(second), busy(second * 0.97), 7, LoadSample(turnaround=0.8))
     assert not slow.admits(120.0, 1) and not full.admits(120.0, 7)
     assert slow.why_not(1) == "takes 1.5 s to answer, with 1 stream"
     assert full.why_not(7) == "is 97% busy with 7 streams"
@@ -237,13 +237,13 @@ def test_an_engine_that_hangs_is_not_taken_for_an_idle_one() -> None:
     admission = Admission(0.9)
     admission.most_delay = 4.0
     for second in range(60):
-        admission.observe(float(second), busy(second * 0.3), 4, Pulse(turnaround=1.0))
+        admission.observe(float(second), busy(second * 0.3), 4, LoadSample(turnaround=1.0))
     stuck = busy(60 * 0.3)._replace(queued=4, running=1)
     for second in range(60, 120):
-        admission.observe(float(second), stuck, 4, Pulse())
+        admission.observe(float(second), stuck, 4, LoadSample())
     assert not admission.admits(120.0, 4)
     for second in range(120, 200):
-        admission.observe(float(second), busy(60 * 0.3), 4, Pulse())
+        admission.observe(float(second), busy(60 * 0.3), 4, LoadSample())
     assert admission.admits(200.0, 4)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from whisper_stream.server.config import ServerConfig
 from whisper_stream.server.errors import ConfigError
-from whisper_stream.server.http.auth import Gate
+from whisper_stream.server.http.auth import Authenticator
 from whisper_stream.server.http.debug import check_debug
 from whisper_stream.server.protocol import messages as wire
 from whisper_stream.server.stream.trace import KEPT_SECONDS, Debug, Trace
@@ -143,4 +143,4 @@ def test_with_keys_only_the_one_named_debug_sees_streams(tmp_path: Path) -> None
 def test_without_a_key_it_is_not_shown_to_a_network() -> None:
     config = ServerConfig(host="0.0.0.0", debug=True)
     with pytest.raises(ConfigError, match="listen on 127.0.0.1, or give a key named debug"):
-        check_debug(config, Gate([], [], local=False))
+        check_debug(config, Authenticator([], [], local=False))
