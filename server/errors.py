@@ -23,6 +23,7 @@ __all__ = [
     "ListenError",
     "ProcessError",
     "RemoteJobError",
+    "failure_name",
 ]
 
 
@@ -71,10 +72,22 @@ class ListenError(ServerError):
 
 
 class RemoteJobError(ServerError):
-    """A job failed in the engine's process."""
+    """A job that failed in an engine process.
 
-    @classmethod
-    def named(cls, name: str) -> RemoteJobError:
-        """Return an error whose class bears the name of the one that was raised there."""
-        kind: type[RemoteJobError] = type(name if name.isidentifier() else cls.__name__, (cls,), {})
-        return kind("the engine's process could not run the job; the daemon's log says where")
+    Args:
+        name: class name of the error that was raised there. Its text stays there: it may quote what was said.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return (
+            f"the engine process could not run the job ({self.name}); the daemon's log says where"
+        )
+
+
+def failure_name(error: BaseException) -> str:
+    """Return the name under which ``error`` is logged: its class, or the class of the error of another process."""
+    return error.name if isinstance(error, RemoteJobError) else type(error).__name__

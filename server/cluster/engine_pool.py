@@ -237,7 +237,7 @@ class EnginePool:
         if tries < _MOST_TRIES:
             self._place(job, future)
         elif future.set_running_or_notify_cancel():
-            future.set_exception(RemoteJobError.named("EngineEnded"))
+            future.set_exception(RemoteJobError("EngineEnded"))
 
     # Processes
 

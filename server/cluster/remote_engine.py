@@ -95,7 +95,7 @@ class JobLine:
                 self._answer(number, result)
             case JobFailure(id=number, error=name):
                 dropped = name is None or name in _LAST_WORDS
-                self._answer(number, None if dropped else RemoteJobError.named(name or ""))
+                self._answer(number, None if dropped else RemoteJobError(name or ""))
             case _:
                 return False
         return True

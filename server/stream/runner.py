@@ -10,6 +10,7 @@ from ...streamer.config import SAMPLE_RATE, StreamConfig
 from ...streamer.events import Commit, Done, Event, Gap, Lag, Partial, SegmentClosed
 from ...streamer.jobs import DecodeJob
 from ..engine import Engine, Session
+from ..errors import failure_name
 from ..metrics import Metrics
 from ..protocol.errors import ErrorCode
 from ..protocol.messages import Ack, Configured, Error, Segment
@@ -172,7 +173,7 @@ class StreamBridge:
             self._metrics.turnarounds.add(now - asked)
         error = None if future.cancelled() else future.exception()
         if future.cancelled() or error is not None:
-            reason = "cancelled" if error is None else type(error).__name__
+            reason = "cancelled" if error is None else failure_name(error)
             logger.warning("event=job_failed stream=%s reason=%s", self._stream_id, reason)
             told = f"the engine could not decode it ({reason}); the daemon's log says where"
             self._emit(self._recording.job_failed(told, now))

@@ -23,7 +23,7 @@ from whisper_stream.server.cluster.shared_counters import (
 )
 from whisper_stream.server.cluster.topology import new_id, owner_of
 from whisper_stream.server.config import ServerConfig
-from whisper_stream.server.errors import RemoteJobError
+from whisper_stream.server.errors import RemoteJobError, failure_name
 from whisper_stream.server.http.auth import Account
 from whisper_stream.server.metrics import Metrics
 from whisper_stream.server.process_stats import GpuUsage, ProcessStats
@@ -130,7 +130,7 @@ def test_failures_keep_their_names_and_cancelling_is_passed_on(engine: ScriptedE
         engine.spoil = spoil
         with pytest.raises(RemoteJobError) as failed:
             await asyncio.wrap_future(ends.remote.submit(DecodeJob(audio=audio(10))))
-        assert type(failed.value).__name__ == "FloatingPointError"
+        assert failure_name(failed.value) == "FloatingPointError"
         assert "secret" not in str(failed.value)
         engine.spoil = lambda job: None
         engine.gate.clear()
