@@ -62,8 +62,8 @@ def make_jobs(reference: WhisperBackend) -> list[DecodeJob]:
             jobs.append(job)
             heard = reference.decode([replace(job, prefix=(), draft=(), prompt=())])[0].tokens
             draft = heard if job.task == "transcribe" else draft
-        jobs.append(DecodeJob(audio=audio[: 30 * RATE], language=language, final=True))
-    jobs.append(DecodeJob(audio=np.zeros(3 * RATE, np.float32), language="en", final=True))
+        jobs.append(DecodeJob(audio=audio[: 30 * RATE], language=language, endpoint=True))
+    jobs.append(DecodeJob(audio=np.zeros(3 * RATE, np.float32), language="en", endpoint=True))
     return jobs
 
 

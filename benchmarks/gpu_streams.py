@@ -65,7 +65,7 @@ def write_traces(target: Path, name: str, files: Sequence[Path]) -> None:
         heard = at + len(piece)
         while (job := session.next_job(heard / RATE)) is not None:
             (result,) = backend.decode([job])
-            session.job_done(result, heard / RATE)
+            session.finish_job(result, heard / RATE)
             rows.append(
                 {
                     "at": round(heard / RATE, 2),
@@ -73,7 +73,7 @@ def write_traces(target: Path, name: str, files: Sequence[Path]) -> None:
                     "prompt": list(job.prompt),
                     "prefix": list(job.prefix),
                     "draft": list(job.draft),
-                    "final": job.final,
+                    "endpoint": job.endpoint,
                     "text": list(result.tokens),
                     "steps": result.steps,
                 }
@@ -164,7 +164,7 @@ def load_updates(path: Path) -> tuple[list[tuple[DecodeJob, float]], dict[int, l
             prefix=tuple(row["prefix"]),
             draft=tuple(row["draft"]),
             language="en",
-            final=row["final"],
+            endpoint=row["endpoint"],
         )
         updates.append((job, max(0.05, after["at"] - row["at"]) if after else CADENCE))
         scripts[id(job.audio)] = row["text"]

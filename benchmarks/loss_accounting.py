@@ -80,9 +80,9 @@ class Stream:
         if job is None:
             return
         if self.chance.random() < self._failing:
-            self._say(self.recording.job_failed("injected", self._now))
+            self._say(self.recording.fail_job("injected", self._now))
         else:
-            self._say(self.recording.job_done(self._decode(job), self._now))
+            self._say(self.recording.finish_job(self._decode(job), self._now))
 
     def finish(self) -> None:
         self._say(self.recording.end_input())
@@ -139,20 +139,25 @@ def run(seed: int) -> dict[str, int]:
     account = stream.session.statistics()
     done = stream.received[-1]
     assert isinstance(done, Done)
-    assert done.samples == len(pcm) // 2 == account.received
-    assert account.decoded + account.silent + account.gaps == account.received
+    assert done.samples == len(pcm) // 2 == account.received_samples
+    assert (
+        account.decoded_samples + account.silent_samples + account.lost_samples
+        == account.received_samples
+    )
     told = [m for m in stream.received if isinstance(m, Gap)]
-    assert round(sum(m.end - m.start for m in told) * SAMPLE_RATE) - account.gaps <= 16 * len(told)
+    assert round(
+        sum(m.end - m.start for m in told) * SAMPLE_RATE
+    ) - account.lost_samples <= 16 * len(told)
     numbers = [m.seq for m in stream.received]
     assert numbers == sorted(set(numbers)), "a message came twice, or out of order"
     commits = "".join(m.text for m in stream.received if isinstance(m, Commit))
     assert commits == "".join(m.text for m in stream.received if isinstance(m, Segment))
     assert done.words == sum(len(m.words) for m in stream.received if isinstance(m, Commit))
     return {
-        "samples": account.received,
-        "decoded": account.decoded,
-        "silent": account.silent,
-        "gaps": account.gaps,
+        "samples": account.received_samples,
+        "decoded": account.decoded_samples,
+        "silent": account.silent_samples,
+        "gaps": account.lost_samples,
         "restarts": restarts,
         "drops": drops,
     }

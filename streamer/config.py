@@ -34,8 +34,8 @@ class StreamConfig:
     )
     agreement: int = 2  # LocalAgreement-n: hypotheses that must agree before a commit
     commit_margin: float = 0.2  # a word that ends closer to the end of the audio may be half a word
-    sure_probability: float = 0.8  # of a word; one less likely must wait for more audio
-    unsure_margin: float = 1.2  # that long a time after its end
+    commit_probability: float = 0.8  # of a word; one less likely must wait for more audio
+    doubtful_margin: float = 1.2  # that long a time after its end
     update_interval: float = 0.4  # least new audio between two updates
     max_segment: float = 30.0  # a longer segment is closed at a committed word
     endpoint_silence: float = 0.6  # silence that ends an utterance

@@ -1,7 +1,7 @@
 """Errors of the streamer.
 
 WhisperStreamError
-└── StreamError
+└── StreamerError
     ├── BufferFullError   more audio was fed than there is room for
     ├── IngestError       audio in a form that cannot be read
     ├── DetectorError     the speech detector asked for cannot be had
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from .. import WhisperStreamError
 
-__all__ = ["BufferFullError", "DetectorError", "EngineClosedError", "IngestError", "StreamError"]
+__all__ = ["BufferFullError", "DetectorError", "EngineClosedError", "IngestError", "StreamerError"]
 
 
-class StreamError(WhisperStreamError):
+class StreamerError(WhisperStreamError):
     """Base of the streamer's errors."""
 
 
-class BufferFullError(StreamError):
+class BufferFullError(StreamerError):
     """More audio was fed than ``StreamSession.room`` allowed."""
 
     def __init__(self, offered: int, room: int) -> None:
@@ -30,15 +30,15 @@ class BufferFullError(StreamError):
         self.room = room
 
 
-class IngestError(StreamError):
+class IngestError(StreamerError):
     """The declared audio format is not one we can read."""
 
 
-class DetectorError(StreamError):
+class DetectorError(StreamerError):
     """The speech detector asked for cannot be had."""
 
 
-class EngineClosedError(StreamError):
+class EngineClosedError(StreamerError):
     """A job was submitted after the engine was closed."""
 
     def __init__(self) -> None:

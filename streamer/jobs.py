@@ -6,7 +6,7 @@ another machine, and a failed job can be run again anywhere. No torch here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -36,7 +36,7 @@ class DecodeJob:
         None  # another language than ``language`` that is as likely is taken
     )
     task: Task = "transcribe"
-    final: bool = False  # an endpoint: the fallback ladder applies
+    endpoint: bool = False  # an endpoint: the fallback ladder applies
     # Many others wait: an endpoint makes do with an update's context, and in a batch without beams.
     hurried: bool = False
 
@@ -68,4 +68,3 @@ class DecodeResult:
     looped: bool = False  # the text had begun to repeat itself
     accepted_draft: int = 0  # draft tokens that the model confirmed
     steps: int = 0  # decoder passes run
-    timings: dict[str, float] = field(default_factory=dict)  # seconds by stage

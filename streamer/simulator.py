@@ -55,7 +55,7 @@ def simulate(
         nonlocal job, result
         assert result is not None
         done, job, result = result, None, None
-        return session.job_done(done, now)
+        return session.finish_job(done, now)
 
     spoken = 0.0  # when the latest step has been said
     for step in _steps(chunks):

@@ -170,7 +170,7 @@ def play_live(
             at += len(step)
             continue
         running = None
-        yield from told(session.job_done(done.result(), clock() - begun))
+        yield from told(session.finish_job(done.result(), clock() - begun))
 
 
 class PeakMemory:
@@ -268,8 +268,8 @@ class Bench:
         self._config = StreamConfig(**(options or {}))
         # the first decode compiles and allocates: that is no part of any stream
         noise = np.random.default_rng(0).normal(0.0, 0.01, 16_000).astype(np.float32)
-        for final in (False, True):
-            self._backend.decode([DecodeJob(audio=noise, language="en", final=final)])
+        for endpoint in (False, True):
+            self._backend.decode([DecodeJob(audio=noise, language="en", endpoint=endpoint)])
 
     def stream(self, clip: BenchClip) -> StreamRun:
         """Raises AudioError when the recording cannot be read."""

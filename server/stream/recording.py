@@ -138,17 +138,17 @@ class Recording:
                 self._record(Job(samples=len(self.job.audio), now=now))
         return self.job
 
-    def job_done(self, result: DecodeResult, now: float) -> list[Event]:
+    def finish_job(self, result: DecodeResult, now: float) -> list[Event]:
         self.job = None
         now = self._told(now)
-        events = self._session.job_done(result, now)
+        events = self._session.finish_job(result, now)
         self._record(Result(result=result, now=now))
         return events
 
-    def job_failed(self, reason: str, now: float) -> list[Event]:
+    def fail_job(self, reason: str, now: float) -> list[Event]:
         self.job = None
         now = self._told(now)
-        events = self._session.job_failed(reason, now)
+        events = self._session.fail_job(reason, now)
         self._record(Failure(reason=reason, now=now))
         return events
 
@@ -183,11 +183,11 @@ class Recording:
             case Result(result=result, now=now):
                 self.job = None
                 self._last_now = now
-                return self._session.job_done(result, now)
+                return self._session.finish_job(result, now)
             case Failure(reason=reason, now=now):
                 self.job = None
                 self._last_now = now
-                return self._session.job_failed(reason, now)
+                return self._session.fail_job(reason, now)
 
     def close(self) -> None:
         """The stream is over: let go of what decodes its audio."""

@@ -176,9 +176,9 @@ class StreamBridge:
             reason = "cancelled" if error is None else failure_name(error)
             logger.warning("event=job_failed stream=%s reason=%s", self._stream_id, reason)
             told = f"the engine could not decode it ({reason}); the daemon's log says where"
-            self._emit(self._recording.job_failed(told, now))
+            self._emit(self._recording.fail_job(told, now))
         else:
-            self._emit(self._recording.job_done(future.result(), now))
+            self._emit(self._recording.finish_job(future.result(), now))
         self._space.set()
 
     async def _rest(self, took: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import torch
@@ -51,23 +50,15 @@ class WhisperBackend:
         return [self._decode_one(job) for job in jobs]
 
     def _decode_one(self, job: DecodeJob) -> DecodeResult:
-        started = time.perf_counter()
-        whole = job.final and not job.hurried
+        whole = job.endpoint and not job.hurried
         context = self.config.final_context if whole else self.config.update_context
         audio, frames = self.encoder(job.audio, context)
-        encoded = time.perf_counter()
         language, probability = self._language(job, audio)
         job = in_language(job, language)
         tokenizer = tokenizer_for(self.model, language, job.task)
         attempt, output = self._climb(job, audio, tokenizer)
-        decoded = time.perf_counter()
         words = self._words(job, output, tokenizer, language, frames)
-        timings = {
-            "encode": encoded - started,
-            "decode": decoded - encoded,
-            "align": time.perf_counter() - decoded,
-        }
-        return attempt.result(words, language, probability, timings)
+        return attempt.result(words, language, probability)
 
     def _climb(
         self, job: DecodeJob, audio: CrossCache, tokenizer: Tokenizer
@@ -99,7 +90,7 @@ class WhisperBackend:
     ) -> GreedyOutput:
         initial, sot = initial_tokens(job, tokenizer)
         limit = token_limit(job, self.config)
-        if job.final and temperature == 0.0 and self.config.final_beams > 1:
+        if job.endpoint and temperature == 0.0 and self.config.final_beams > 1:
             return self._beam(job, audio, initial, sot, limit)
         return decode_greedy(
             self.model,

@@ -226,7 +226,7 @@ class EngineThread:
         waited = max((self._clock() - entry.asked for entry in batch), default=0.0)
         late = len(batch) >= _CROWD and waited > _HURRY_SECONDS
         return [
-            (entry, replace(entry.job, hurried=True) if late and entry.job.final else entry.job)
+            (entry, replace(entry.job, hurried=True) if late and entry.job.endpoint else entry.job)
             for entry in batch
         ]
 

@@ -63,7 +63,6 @@ class Attempt:
         words: tuple[DecodedWord, ...],
         language: str,
         probability: float | None,
-        timings: dict[str, float] | None = None,
     ) -> DecodeResult:
         """What the job is answered where this text is taken."""
         return DecodeResult(
@@ -78,7 +77,6 @@ class Attempt:
             looped=self.looped,
             accepted_draft=self.accepted,
             steps=self.passes,
-            timings=timings or {},
         )
 
 
@@ -92,7 +90,7 @@ class Ladder:
     def __init__(self, job: DecodeJob, config: BackendConfig) -> None:
         self.job = job  # of the next try
         self._config = config
-        self._temperatures = config.temperatures if job.final else (0.0,)
+        self._temperatures = config.temperatures if job.endpoint else (0.0,)
         self._attempts: list[Attempt] = []
 
     @property

@@ -418,7 +418,7 @@ class BatchBackend(Generic[K]):
             drafted = replace(job, draft=(1,) * tokens)
             self.decode([drafted])
             self.decode([drafted, replace(drafted, audio=noise[:SAMPLE_RATE])])
-        self.decode([replace(job, final=True), job])
+        self.decode([replace(job, endpoint=True), job])
 
     def decode(self, jobs: Sequence[DecodeJob]) -> list[DecodeResult]:
         """One result for each job, in order. Only while nothing else is admitted."""
@@ -444,7 +444,7 @@ class BatchBackend(Generic[K]):
         whole = self._whole_at_once
         for (key, job), slot in zip(jobs, self._free[: len(jobs)], strict=True):
             context = self.config.update_context
-            if job.final and not job.hurried and whole > 0:
+            if job.endpoint and not job.hurried and whole > 0:
                 context = self.config.final_context
                 whole -= 1
             rows.append(self._seat(key, job, slot, context))

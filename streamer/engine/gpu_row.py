@@ -51,7 +51,7 @@ class BatchRow(Generic[K]):
     def wants_beams(self) -> bool:
         """Whether the next try is a beam search."""
         searched = self.config.final_beams > 1 and self.ladder.temperature == 0.0
-        return self.job.final and not self.job.hurried and searched
+        return self.job.endpoint and not self.job.hurried and searched
 
     def begin(self, eot: int, context: int, *, beams: bool) -> None:
         """The next try, as a beam search or greedily."""

@@ -49,7 +49,7 @@ class JobQueue:
         self._number += 1
         entry = QueuedJob(job, future, now)
         place = self._number + entry.seconds * _PLACES_PER_SECOND
-        if job.final:
+        if job.endpoint:
             place -= _ENDPOINT_PLACES
         heapq.heappush(self._heap, (place, self._number, entry))
 

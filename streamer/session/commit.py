@@ -16,13 +16,13 @@ from .policies import make_policy
 from .transcript import Transcript
 from .window import Window
 
-__all__ = ["LagTeller", "Tail", "TailDisplay"]
+__all__ = ["LagReporter", "HypothesisTracker", "PartialFilter"]
 
 _SECONDS = 2.0  # behind the live edge, from which on the client is told
 _STEP_SECONDS = 1.0  # and told again when it has changed by as much
 
 
-class LagTeller:
+class LagReporter:
     def __init__(self) -> None:
         self._told = 0.0
 
@@ -36,7 +36,7 @@ class LagTeller:
         return [Lag(behind_seconds=behind, interval_seconds=interval)]
 
 
-class TailDisplay:
+class PartialFilter:
     """Holds back the words at the very end of the audio, which the next update is likely to change.
 
     A word is shown once it ends ``margin`` seconds before the end of the audio. One that was shown
@@ -66,12 +66,12 @@ class TailDisplay:
         self._shown.clear()
 
 
-class Tail:
+class HypothesisTracker:
     """Takes hypotheses, moves what is stable into the transcript, and tells the rest as partials."""
 
     def __init__(self, config: StreamConfig, transcript: Transcript) -> None:
         self._policy = make_policy(config)
-        self._display = TailDisplay(config.show_margin)
+        self._display = PartialFilter(config.show_margin)
         self._transcript = transcript
         self._shown: tuple[Word, ...] = ()  # the last partial
 
@@ -91,13 +91,13 @@ class Tail:
         events = self._commit(words[:stable], window)
         return events + self.show(self._display.add(words[stable:], window.seconds), window)
 
-    def add_sure(self, words: Sequence[DecodedWord], sure: int, window: Window) -> list[Event]:
+    def commit_first(self, words: Sequence[DecodedWord], sure: int, window: Window) -> list[Event]:
         """Commits the first ``sure`` words of a hypothesis, whatever others there were."""
         self.forget()
         self._policy.add(words, 0.0)
         return self._commit(words[:sure], window) + self.show(words[sure:], window)
 
-    def add_final(self, words: Sequence[DecodedWord], window: Window) -> list[Event]:
+    def commit_all(self, words: Sequence[DecodedWord], window: Window) -> list[Event]:
         """Commits all words of the last hypothesis of an utterance."""
         self.forget()
         events: list[Event] = []

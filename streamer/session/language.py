@@ -7,13 +7,13 @@ from ..events import Event, LanguageDetected
 from ..jobs import DecodeResult
 from .window import Window
 
-__all__ = ["SpokenLanguage"]
+__all__ = ["LanguageTracker"]
 
 _CONFIDENCE = 0.5  # a detected language at least this likely is kept
 _SWITCH = 0.8  # and given up, at a new utterance, for another as likely as this
 
 
-class SpokenLanguage:
+class LanguageTracker:
     """``code`` is None while it is not known."""
 
     def __init__(self, config: StreamConfig) -> None:
@@ -42,7 +42,7 @@ class SpokenLanguage:
         probability = result.language_probability
         if self._given is not None or probability is None:
             return []
-        if self.code is None and probability < _CONFIDENCE and not window.final:
+        if self.code is None and probability < _CONFIDENCE and not window.endpoint:
             return []
         if result.language == self.code:
             return []

@@ -45,18 +45,18 @@ class LocalAgreement:
     A word is compared with its punctuation, so half a word or a comma that is still in doubt holds
     the commit back. A word that the end of the audio may have cut, or that more audio may change, is
     not agreed upon yet: it must end ``margin`` seconds before the end of the audio, and one that the
-    model is less than ``sure`` of, ``unsure_margin`` seconds.
+    model is less than ``sure`` of, ``doubtful_margin`` seconds.
     """
 
     def __init__(
-        self, n: int, *, margin: float, sure: float = 0.0, unsure_margin: float = 0.0
+        self, n: int, *, margin: float, sure: float = 0.0, doubtful_margin: float = 0.0
     ) -> None:
         if n < 2:
             raise ValueError(f"agreement needs at least 2 hypotheses, not {n}")
         self._n = n
         self._margin = margin
         self._sure = sure
-        self._unsure_margin = unsure_margin
+        self._unsure_margin = doubtful_margin
         self._history: list[tuple[DecodedWord, ...]] = []
 
     @property
@@ -164,8 +164,8 @@ def make_policy(config: StreamConfig) -> CommitPolicy:
     agreement = LocalAgreement(
         config.agreement,
         margin=config.commit_margin,
-        sure=config.sure_probability,
-        unsure_margin=config.unsure_margin,
+        sure=config.commit_probability,
+        doubtful_margin=config.doubtful_margin,
     )
     if config.policy == "local-agreement":
         return agreement

@@ -1,6 +1,6 @@
 """One stream as a state machine without I/O: audio and results in, jobs and events out.
 
-    feed(samples) ──► utterances ──► next_job(now) ──► engine ──► job_done(result, now)
+    feed(samples) ──► utterances ──► next_job(now) ──► engine ──► finish_job(result, now)
                           ▲                                          │
                           └── audio that waited meanwhile ◄──────────┤
          events: speech, partial, commit, segment, flushed, done ◄───┘
@@ -28,11 +28,11 @@ from ..config import SAMPLE_RATE, StreamConfig
 from ..events import Done, Event, Flushed, Gap, StreamWarning
 from ..jobs import DecodedWord, DecodeJob, DecodeResult
 from .cadence import Cadence
-from .commit import LagTeller, Tail
+from .commit import HypothesisTracker, LagReporter
 from .guards import is_no_speech, repeats_itself, within
-from .language import SpokenLanguage
+from .language import LanguageTracker
 from .transcript import MAX_PROMPT_TOKENS, TextCodec, Transcript
-from .window import STALL_KEEP_SECONDS, Intake, SessionStatistics, Window, Windows
+from .window import STALL_KEEP_SECONDS, AudioQueue, SessionStatistics, Window, WindowScheduler
 
 __all__ = ["SessionStatistics", "StreamSession", "TextCodec"]
 
@@ -45,19 +45,19 @@ class StreamSession:
         self._codec = codec
         self._buffer = RingBuffer(round(config.buffer_seconds * SAMPLE_RATE))
         self._tracker = UtteranceTracker(config, detector)
-        self._intake = Intake(self._buffer, self._tracker)
+        self._audio = AudioQueue(self._buffer, self._tracker)
         self._cadence = Cadence(config.update_interval)
         self._transcript = Transcript(config)
         self._transcript.expect(config, codec)
-        self._tail = Tail(config, self._transcript)
-        self._windows = Windows(
+        self._tail = HypothesisTracker(config, self._transcript)
+        self._windows = WindowScheduler(
             config, self._buffer, self._tracker, self._transcript, self._cadence
         )
-        self._language = SpokenLanguage(config)
+        self._language = LanguageTracker(config)
         self._job: Window | None = None
         self._without_prompt = False  # the last text was a loop: once more, from the audio alone
         self._flushes: list[tuple[str, int]] = []  # ids and samples; waiting, oldest first
-        self._lag = LagTeller()
+        self._lag = LagReporter()
         self._finishing = False  # no more audio comes
         self._ended = False  # and all of it was looked at
         self._finished = False
@@ -78,7 +78,7 @@ class StreamSession:
         """Takes samples [n], 16 kHz mono in -1..1. Raises BufferFullError above ``room``."""
         if self._finishing:
             raise RuntimeError("the stream is finishing: no more audio can be fed")
-        self._intake.append(samples)
+        self._audio.append(samples)
         return self._advance()
 
     def flush(self, flush_id: str) -> list[Event]:
@@ -86,10 +86,10 @@ class StreamSession:
 
         def cut() -> list[Event]:
             self._tracker.cut(resume=True)
-            self._flushes.append((flush_id, self._intake.looked))
+            self._flushes.append((flush_id, self._audio.position))
             return self._settle()
 
-        self._intake.ask(cut)
+        self._audio.ask(cut)
         return self._advance()
 
     def configure(self, config: StreamConfig) -> None:
@@ -100,7 +100,7 @@ class StreamSession:
             self._configure(config)
             return []
 
-        self._intake.ask(change)
+        self._audio.ask(change)
 
     def _configure(self, config: StreamConfig) -> None:
         self._language.configure(config)
@@ -124,7 +124,7 @@ class StreamSession:
             return self._settle()
 
         self._finishing = True
-        self._intake.ask(end)
+        self._audio.ask(end)
         return self._advance()
 
     # Decoding
@@ -146,7 +146,7 @@ class StreamSession:
             self._windows.enter()
             if not self._cadence.skipping and self._busy():
                 break
-            happened = self._intake.step()
+            happened = self._audio.step()
             if happened is None:
                 break
             events += happened
@@ -170,10 +170,10 @@ class StreamSession:
             languages=self._config.languages,
             switch_above=self._language.switch_above(fresh=self._windows.fresh),
             task=self._config.task,
-            final=window.final or window.cut,
+            endpoint=window.endpoint or window.cut,
         )
 
-    def job_done(self, result: DecodeResult, now: float) -> list[Event]:
+    def finish_job(self, result: DecodeResult, now: float) -> list[Event]:
         """Takes the result of the job that is out."""
         job = self._job
         if job is None:
@@ -184,7 +184,7 @@ class StreamSession:
         repeated, self._without_prompt = self._without_prompt, False
         self._windows.fresh = False
         words = result.words
-        if job.final:
+        if job.endpoint:
             events += self._close_utterance(job, result)
         elif job.cut:
             events += self._cut_window(job, words)
@@ -203,7 +203,7 @@ class StreamSession:
         events += self._tell_lag(job) + self._settle()
         return events + self._advance()
 
-    def job_failed(self, reason: str, now: float) -> list[Event]:
+    def fail_job(self, reason: str, now: float) -> list[Event]:
         """The job that is out could not be run. Its audio is declared lost and the stream goes on."""
         job = self._job
         if job is None:
@@ -212,7 +212,7 @@ class StreamSession:
         self._answered(job, now)
         self._without_prompt = False
         self._tail.forget()
-        if not (job.final or job.cut):
+        if not (job.endpoint or job.cut):
             warning = StreamWarning(code="decode_failed", message=f"an update failed: {reason}")
             return [warning, *self._advance()]
         events: list[Event] = [*self._tail.show((), job)]
@@ -223,24 +223,24 @@ class StreamSession:
         return events + self._advance()
 
     def statistics(self) -> SessionStatistics:
-        return self._windows.statistics(self._intake.received)
+        return self._windows.statistics(self._audio.received)
 
     # Steps of job_done
 
     def _answered(self, job: Window, now: float) -> None:
         self._windows.answered(job)
-        received = self._intake.received
+        received = self._audio.received
         self._cadence.answered(
             now,
             behind=(received - job.end) / SAMPLE_RATE,
             received=received / SAMPLE_RATE,
-            update=not job.final,
+            update=not job.endpoint,
         )
 
     def _tell_lag(self, job: Window) -> list[Event]:
         """How far decoding is behind the audio, where that is much or no longer is."""
-        received = self._intake.received
-        waiting = self._intake.looked < received or any(
+        received = self._audio.received
+        waiting = self._audio.position < received or any(
             utterance.last_voiced > job.end for utterance in self._tracker.queue
         )
         skipping = self._cadence.skipping
@@ -265,7 +265,7 @@ class StreamSession:
         """The window is full and agreement did not come: the confident part is committed as it is."""
         keep_from = job.seconds - STALL_KEEP_SECONDS
         sure = sum(1 for word in words if word.end <= keep_from)
-        events = self._tail.add_sure(words, sure, job)
+        events = self._tail.commit_first(words, sure, job)
         return events + self._scroll(job, self._windows.cut_point(job))
 
     def _scroll(self, job: Window, boundary: int) -> list[Event]:
@@ -278,7 +278,7 @@ class StreamSession:
         words = within(result.words, job.seconds)
         if not self._transcript.segment_open and is_no_speech(result):
             words = ()
-        events = self._tail.add_final(words, job)
+        events = self._tail.commit_all(words, job)
         events += self._transcript.close_segment(result.language, result)
         self._windows.leave(job)
         return events
@@ -293,6 +293,6 @@ class StreamSession:
         idle = not self._tracker.queue and self._job is None
         if self._ended and not self._finished and idle:
             self._finished = True
-            self._windows.settled = self._intake.received
-            events.append(Done(samples=self._intake.received, words=self._transcript.count))
+            self._windows.settled = self._audio.received
+            events.append(Done(samples=self._audio.received, words=self._transcript.count))
         return events

@@ -21,18 +21,18 @@ from ..events import Event
 from .cadence import Cadence
 from .transcript import Transcript
 
-__all__ = ["Intake", "STALL_KEEP_SECONDS", "SessionStatistics", "Window", "Windows"]
+__all__ = ["AudioQueue", "STALL_KEEP_SECONDS", "SessionStatistics", "Window", "WindowScheduler"]
 
 _STEP = SAMPLE_RATE // 10  # as clients send it: with other cuts, what is left over waits
 
 Request = Callable[[], list[Event]]
 
 
-class Intake:
+class AudioQueue:
     """Hands audio to the tracker in steps of 0.1 s of the stream's clock, however it was cut.
 
     looked at | not looked at yet, with requests in between
-              ^ looked            ^ request              ^ received
+              ^ position            ^ request              ^ received
     """
 
     def __init__(self, buffer: RingBuffer, tracker: UtteranceTracker) -> None:
@@ -46,7 +46,7 @@ class Intake:
         return self._buffer.end
 
     @property
-    def looked(self) -> int:
+    def position(self) -> int:
         """Samples that the tracker has seen."""
         return self._tracker.received
 
@@ -61,7 +61,7 @@ class Intake:
 
     def step(self) -> list[Event] | None:
         """Looks at the next piece, or carries out the request that is due. None: there is neither."""
-        place = self.looked
+        place = self.position
         if not self._requests and place % _STEP == 0 and (quiet := self._tracker.quiet) >= _STEP:
             # many steps at once come to the same: nothing happens in any of them
             return self._tracker.go_on(quiet - quiet % _STEP)
@@ -84,11 +84,11 @@ _FIRST_UPDATE_SECONDS = 1.0  # of audio in a window before its first decode
 class SessionStatistics(NamedTuple):
     """Where every sample received has gone; the last four add up to ``received``."""
 
-    received: int
-    decoded: int  # part of a decoded, closed stretch
-    silent: int  # gated: no speech in it
-    gaps: int  # declared lost by a ``Gap``
-    pending: int  # not settled yet
+    received_samples: int
+    decoded_samples: int  # part of a decoded, closed stretch
+    silent_samples: int  # gated: no speech in it
+    lost_samples: int  # declared lost by a ``Gap``
+    pending_samples: int  # not settled yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Window:
 
     start: int
     end: int
-    final: bool  # the utterance ends here
+    endpoint: bool  # the utterance ends here
     cut: bool  # the window is full: it must be shortened now
 
     @property
@@ -105,7 +105,7 @@ class Window:
         return (self.end - self.start) / SAMPLE_RATE
 
 
-class Windows:
+class WindowScheduler:
     """The window grows over the first utterance of the tracker, is shortened at its start, and ends
     with the utterance, whose last seconds may be the beginning of the next window.
 
@@ -161,14 +161,14 @@ class Windows:
         utterance, looked = self._tracker.queue[0], self._tracker.received
         limit = start + round(self._config.max_window * SAMPLE_RATE)
         if utterance.end is not None and utterance.end <= limit:
-            return Window(start, utterance.end, final=True, cut=False)
+            return Window(start, utterance.end, endpoint=True, cut=False)
         if looked >= limit:
-            return Window(start, limit, final=False, cut=True)
+            return Window(start, limit, endpoint=False, cut=True)
         # what follows the last voice brings no new words
         end = min(looked, utterance.last_voiced + SAMPLE_RATE // 5)
         if end < self._next_update(start) and not again:
             return None
-        return Window(start, end, final=False, cut=False)
+        return Window(start, end, endpoint=False, cut=False)
 
     def _next_update(self, start: int) -> int:
         """Where the next update of the window that begins at ``start`` ends, at the earliest."""
@@ -263,7 +263,7 @@ class Windows:
         lost_from = max(self.settled, window.start)  # context before it was decoded earlier
         self.lost += window.end - lost_from
         self.settled = window.end
-        if window.final:
+        if window.endpoint:
             self.leave(window)
             self._context_start = None  # not to be decoded again
         else:

@@ -252,10 +252,13 @@ class Ledger:
             self.events.append(event)
             self._observe(event)
         now, before = self.session.statistics(), self._before
-        assert now.received == self.fed
-        assert now.received == now.decoded + now.silent + now.gaps + now.pending
+        assert now.received_samples == self.fed
+        assert (
+            now.received_samples
+            == now.decoded_samples + now.silent_samples + now.lost_samples + now.pending_samples
+        )
         assert min(now) >= 0
-        assert now.gaps == self._gap_samples
+        assert now.lost_samples == self._gap_samples
         for earlier, later in zip(before[:4], now[:4], strict=True):
             assert later >= earlier, f"{before} -> {now}"
         self._before = now
@@ -301,7 +304,7 @@ class Ledger:
                 assert self._closed == len(self.words)
                 assert self.partial == ()
                 assert self.flushes == []
-                assert self.session.statistics().pending == 0
+                assert self.session.statistics().pending_samples == 0
                 self._done = True
             case _:
                 pass
@@ -313,5 +316,5 @@ def drain(ledger: Ledger, decoder: FakeDecoder | ChaoticDecoder, *, limit: int =
         job = ledger.session.next_job(0.0)
         if job is None:
             return
-        ledger.observe(ledger.session.job_done(decoder(job), 0.0))
+        ledger.observe(ledger.session.finish_job(decoder(job), 0.0))
     raise AssertionError(f"still busy after {limit} jobs without new audio")

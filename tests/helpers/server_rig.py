@@ -69,10 +69,10 @@ class ScriptedSession:
         if self._job_samples or due <= 0:
             return None
         self._job_samples = min(STEP, self._held.size)
-        final = self._ending and self._job_samples == self._held.size
-        return DecodeJob(audio=self._held[: self._job_samples].copy(), final=final)
+        endpoint = self._ending and self._job_samples == self._held.size
+        return DecodeJob(audio=self._held[: self._job_samples].copy(), endpoint=endpoint)
 
-    def job_done(self, result: DecodeResult, now: float) -> list[Event]:
+    def finish_job(self, result: DecodeResult, now: float) -> list[Event]:
         start, end = self._position, self._position + self._job_samples
         words = tuple(
             Word(text=word.text, start_sample=start, end_sample=end, probability=word.probability)
@@ -82,7 +82,7 @@ class ScriptedSession:
         self._drop_job()
         return [Partial(words=words), Commit(words=words), *self._settle()]
 
-    def job_failed(self, reason: str, now: float) -> list[Event]:
+    def fail_job(self, reason: str, now: float) -> list[Event]:
         self.failures.append(reason)
         start, end = self._position, self._position + self._job_samples
         self._drop_job()

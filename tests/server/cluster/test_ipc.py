@@ -86,7 +86,7 @@ def test_jobs_come_out_as_they_went_in(engine: ScriptedEngine) -> None:
     )
     jobs = [
         DecodeJob(audio=audio(5_000), prompt=(1, 2), prefix=(3,), draft=(4, 5), language="de"),
-        DecodeJob(audio=audio(SLOT_SAMPLES, 1), languages=("en",), switch_above=0.5, final=True),
+        DecodeJob(audio=audio(SLOT_SAMPLES, 1), languages=("en",), switch_above=0.5, endpoint=True),
         DecodeJob(audio=audio(SLOT_SAMPLES + 1, 2), task="translate"),  # too long for a slot
         DecodeJob(audio=audio(0)),
     ]

@@ -79,7 +79,7 @@ async def speak(journal: Journal, written: Written, name: str, first_word: int) 
         now += 0.3
         while (job := recording.next_job(now)) is not None:
             states.append(state(stream))
-            say(recording.job_done(decode(job), now), recording, mailbox, keep)
+            say(recording.finish_job(decode(job), now), recording, mailbox, keep)
             states.append(state(stream))
         if at % 5 == 0:
             await stream.journal.durable()

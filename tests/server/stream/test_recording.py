@@ -85,9 +85,9 @@ class Rig:
                 recording.next_job(self._now)
             case "done" if recording.job is not None:
                 result: DecodeResult = self._decode(recording.job)
-                self.events += recording.job_done(result, self._now)
+                self.events += recording.finish_job(result, self._now)
             case "fail" if recording.job is not None:
-                self.events += recording.job_failed("out of memory", self._now)
+                self.events += recording.fail_job("out of memory", self._now)
             case "configure":
                 language, prompt = ("de", "Anna") if amount % 2 else ("en", "")
                 silence = (0.2, 0.6, 1.5)[amount % 3]

@@ -35,7 +35,7 @@ def clip(name: str) -> NDArray[np.float32]:
     ],
 )
 def test_the_language_is_detected(name: str, language: str, words: tuple[str, ...]) -> None:
-    result = backend("base").decode([DecodeJob(audio=clip(name), final=True)])[0]
+    result = backend("base").decode([DecodeJob(audio=clip(name), endpoint=True)])[0]
     assert result.language == language
     assert result.language_probability is not None and result.language_probability > 0.5
     text = "".join(word.text for word in result.words)
@@ -48,14 +48,16 @@ def test_a_given_language_is_not_detected() -> None:
 
 
 def test_translation_is_english() -> None:
-    job = DecodeJob(audio=clip("de-read-portal.flac"), language="de", task="translate", final=True)
+    job = DecodeJob(
+        audio=clip("de-read-portal.flac"), language="de", task="translate", endpoint=True
+    )
     text = "".join(word.text for word in backend("base").decode([job])[0].words)
     assert "portal" in text.lower() and "hinter" not in text
 
 
 def test_words_are_timed_inside_the_audio_and_in_order() -> None:
     audio = clip("en-speech-jfk.wav")
-    words = backend("tiny.en").decode([DecodeJob(audio=audio, final=True)])[0].words
+    words = backend("tiny.en").decode([DecodeJob(audio=audio, endpoint=True)])[0].words
     assert "".join(word.text for word in words).lower().startswith(" and so my fellow americans")
     times = [time for word in words for time in (word.start, word.end)]
     assert times == sorted(times)
@@ -65,9 +67,9 @@ def test_words_are_timed_inside_the_audio_and_in_order() -> None:
 
 def test_the_prefix_is_not_said_again() -> None:
     audio = clip("en-read-7902-cutter.flac")
-    whole = backend("tiny.en").decode([DecodeJob(audio=audio, final=True)])[0]
+    whole = backend("tiny.en").decode([DecodeJob(audio=audio, endpoint=True)])[0]
     prefix = tuple(token for word in whole.words[:4] for token in word.tokens)
-    rest = backend("tiny.en").decode([DecodeJob(audio=audio, prefix=prefix, final=True)])[0]
+    rest = backend("tiny.en").decode([DecodeJob(audio=audio, prefix=prefix, endpoint=True)])[0]
     assert [word.text for word in rest.words] == [word.text for word in whole.words[4:]]
     expected = np.array([word.start for word in whole.words[4:]])
     assert np.abs(np.array([word.start for word in rest.words]) - expected).max() <= 0.1
@@ -84,6 +86,6 @@ def test_context_modes_say_the_same(context: str) -> None:
 
 def test_noise_is_not_turned_into_nonsense_by_the_ladder() -> None:
     noise = np.random.default_rng(0).normal(0.0, 0.02, 32_000).astype(np.float32)
-    result = backend("tiny.en").decode([DecodeJob(audio=noise, final=True)])[0]
+    result = backend("tiny.en").decode([DecodeJob(audio=noise, endpoint=True)])[0]
     assert result.temperature == 0.0
     assert is_no_speech(result)

@@ -45,9 +45,9 @@ class GatedBackend:
         self.gate.release(batches)
 
 
-def job(number: int, *, final: bool = False, seconds: float = 1.0) -> DecodeJob:
+def job(number: int, *, endpoint: bool = False, seconds: float = 1.0) -> DecodeJob:
     audio = np.zeros(round(seconds * 16_000), np.float32)
-    return DecodeJob(audio=audio, prompt=(number,), final=final)
+    return DecodeJob(audio=audio, prompt=(number,), endpoint=endpoint)
 
 
 def number_of(future: Future[DecodeResult]) -> int:
@@ -139,7 +139,7 @@ def test_rests_between_jobs_when_it_is_time(backend: GatedBackend) -> None:
 
 def test_an_endpoint_overtakes_one_job(engine: EngineThread, backend: GatedBackend) -> None:
     held = hold(engine, backend)
-    waiting = [engine.submit(job(n, final=n in (3, 5))) for n in range(1, 6)]
+    waiting = [engine.submit(job(n, endpoint=n in (3, 5))) for n in range(1, 6)]
     backend.go(6)
     assert [number_of(future) for future in waiting] == [1, 2, 3, 4, 5]
     assert number_of(held) == 0
@@ -152,7 +152,7 @@ def test_a_stream_far_behind_does_not_keep_live_ones_waiting(
 ) -> None:
     """Endpoints of long windows, as of a file played at full speed, beside short updates."""
     hold(engine, backend)
-    waiting = [engine.submit(job(n, final=True, seconds=28.0)) for n in (1, 2)]
+    waiting = [engine.submit(job(n, endpoint=True, seconds=28.0)) for n in (1, 2)]
     waiting += [engine.submit(job(n, seconds=6.0)) for n in (3, 4)]
     backend.go(5)
     assert [number_of(future) for future in waiting] == [1, 2, 3, 4]

@@ -211,12 +211,12 @@ def test_endpoints_are_hurried_once_many_jobs_have_waited() -> None:
         backend.begun.clear()
         futures = [engine.submit(job(1))]
         assert backend.begun.wait(WAIT)  # it is held there until the gate is opened
-        futures += [engine.submit(replace(job(n), final=n > 10)) for n in range(10, 10 + jobs)]
+        futures += [engine.submit(replace(job(n), endpoint=n > 10)) for n in range(10, 10 + jobs)]
         now += waited
         backend.gate.set()
         assert all(future.result(WAIT) for future in futures)
-        assert not any(each.hurried for each in waves[-1] if not each.final)
-        return [each.hurried for each in waves[-1] if each.final]
+        assert not any(each.hurried for each in waves[-1] if not each.endpoint)
+        return [each.hurried for each in waves[-1] if each.endpoint]
 
     assert wave(8, 0.01) == [False] * 7
     assert wave(8, 0.1) == [True] * 7

@@ -60,11 +60,11 @@ def test_a_mixed_batch_is_what_each_is_alone(beams: int) -> None:
     jobs = [
         DecodeJob(audio=english[: 7 * SECOND], language="en", draft=heard),
         DecodeJob(audio=german[: 4 * SECOND]),
-        DecodeJob(audio=quilter, language="en", prompt=prompt, final=True),
+        DecodeJob(audio=quilter, language="en", prompt=prompt, endpoint=True),
         DecodeJob(audio=clip("zh-read-jiaoyi.flac"), languages=("zh", "ja")),
         DecodeJob(audio=german, language="de", task="translate"),
         DecodeJob(audio=english, language="en", prefix=heard[:4], draft=heard[4:]),
-        DecodeJob(audio=np.zeros(2 * SECOND, np.float32), language="en", final=True),
+        DecodeJob(audio=np.zeros(2 * SECOND, np.float32), language="en", endpoint=True),
         DecodeJob(audio=english[SECOND : 9 * SECOND], language="en", draft=wrong),
         DecodeJob(audio=german[: 3 * SECOND], language="en", switch_above=0.5, draft=heard),
     ]
@@ -82,8 +82,8 @@ def test_a_text_that_is_doubted_is_tried_again_beside_others() -> None:
     )
     audio = clip("en-speech-jfk.wav")
     jobs = [
-        DecodeJob(audio=audio[: seconds * SECOND], language="en", final=final)
-        for seconds, final in ((4, True), (5, False), (6, True))
+        DecodeJob(audio=audio[: seconds * SECOND], language="en", endpoint=endpoint)
+        for seconds, endpoint in ((4, True), (5, False), (6, True))
     ]
     expected = WhisperBackend(model("tiny.en"), config).decode(jobs)
     batch = BatchBackend[int](model("tiny.en"), config, slots=4)
@@ -94,7 +94,7 @@ def test_sampling_beside_others_gives_a_text() -> None:
     config = BackendConfig(final_beams=1, temperatures=(0.4,))
     audio = clip("en-speech-jfk.wav")
     jobs = [
-        DecodeJob(audio=audio, language="en", final=True),
+        DecodeJob(audio=audio, language="en", endpoint=True),
         DecodeJob(audio=audio, language="en"),
     ]
     batch = BatchBackend[int](model("tiny.en"), config, slots=2)
@@ -149,7 +149,7 @@ def test_what_is_given_up_leaves_nothing_behind() -> None:
 
 def test_endpoints_beyond_what_is_searched_are_decoded_greedily_and_with_their_own_audio() -> None:
     audio = clip("en-read-7902-cutter.flac")
-    jobs = [DecodeJob(audio=audio, language="en", final=True) for _ in range(3)]
+    jobs = [DecodeJob(audio=audio, language="en", endpoint=True) for _ in range(3)]
     batch = BatchBackend[int](model("tiny.en"), slots=3, searches=1, whole_at_once=1)
     results = batch.decode(jobs)
     trimmed = BackendConfig(final_beams=1, final_context="trimmed")
@@ -159,7 +159,9 @@ def test_endpoints_beyond_what_is_searched_are_decoded_greedily_and_with_their_o
 
 
 def test_an_endpoint_in_a_hurry_is_decoded_as_an_update_is() -> None:
-    job = DecodeJob(audio=clip("en-read-7902-cutter.flac"), language="en", final=True, hurried=True)
+    job = DecodeJob(
+        audio=clip("en-read-7902-cutter.flac"), language="en", endpoint=True, hurried=True
+    )
     trimmed = BackendConfig(final_beams=1, final_context="trimmed")
     batch = BatchBackend[int](model("tiny.en"), slots=1, searches=1)
     expected = WhisperBackend(model("tiny.en"), trimmed).decode([job])

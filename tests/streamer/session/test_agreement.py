@@ -72,7 +72,7 @@ def test_words_near_the_end_of_the_audio_wait(audio: float, stable: int) -> None
 
 
 def test_unsure_words_wait_longer_and_hold_back_what_follows() -> None:
-    agreement = LocalAgreement(2, margin=0.1, sure=0.5, unsure_margin=2.0)
+    agreement = LocalAgreement(2, margin=0.1, sure=0.5, doubtful_margin=2.0)
     mixed = (*words("a"), *words("ab", probability=0.2)[1:], *words("abc")[2:])
     agreement.add(mixed, 3.5)
     assert agreement.add(mixed, 3.5) == 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from whisper_stream.streamer.config import StreamConfig
 from whisper_stream.streamer.events import Commit, Event, Partial
 from whisper_stream.streamer.jobs import DecodedWord
-from whisper_stream.streamer.session.commit import Tail
+from whisper_stream.streamer.session.commit import HypothesisTracker
 from whisper_stream.streamer.session.transcript import Transcript
 from whisper_stream.streamer.session.window import Window
 
 CONFIG = StreamConfig(language="en")
-WINDOW = Window(16_000, 80_000, final=False, cut=False)  # four seconds
+WINDOW = Window(16_000, 80_000, endpoint=False, cut=False)  # four seconds
 
 
 def word(text: str, start: float) -> DecodedWord:
@@ -27,9 +27,9 @@ def told(events: list[Event]) -> list[tuple[str, str]]:
     return [(kind, "".join(each.text for each in words)) for kind, words in kinds]
 
 
-def made() -> tuple[Tail, Transcript]:
+def made() -> tuple[HypothesisTracker, Transcript]:
     transcript = Transcript(CONFIG)
-    return Tail(CONFIG, transcript), transcript
+    return HypothesisTracker(CONFIG, transcript), transcript
 
 
 def test_what_two_hypotheses_share_is_committed_and_the_rest_shown() -> None:
@@ -56,6 +56,12 @@ def test_a_forgotten_hypothesis_agrees_with_nothing() -> None:
 
 def test_a_full_window_commits_what_is_sure_and_an_utterance_all() -> None:
     tail, transcript = made()
-    assert told(tail.add_sure((ONE, TWO), 1, WINDOW)) == [("Commit", " one"), ("Partial", " two")]
-    assert told(tail.add_final((TWO, THREE), WINDOW)) == [("Commit", " two three"), ("Partial", "")]
+    assert told(tail.commit_first((ONE, TWO), 1, WINDOW)) == [
+        ("Commit", " one"),
+        ("Partial", " two"),
+    ]
+    assert told(tail.commit_all((TWO, THREE), WINDOW)) == [
+        ("Commit", " two three"),
+        ("Partial", ""),
+    ]
     assert transcript.count == 3 and tail.draft == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from whisper_stream.streamer.jobs import DecodedWord
-from whisper_stream.streamer.session.commit import TailDisplay
+from whisper_stream.streamer.session.commit import PartialFilter
 
 
 def tail(*words: tuple[str, float]) -> list[DecodedWord]:
@@ -15,22 +15,22 @@ def tail(*words: tuple[str, float]) -> list[DecodedWord]:
     ]
 
 
-def shown(display: TailDisplay, words: list[DecodedWord], seconds: float) -> str:
+def shown(display: PartialFilter, words: list[DecodedWord], seconds: float) -> str:
     return "".join(word.text for word in display.add(words, seconds))
 
 
 def test_words_at_the_end_of_the_audio_are_held_back() -> None:
-    display = TailDisplay(0.25)
+    display = PartialFilter(0.25)
     assert shown(display, tail(("a", 1.0), ("b", 1.75), ("c", 1.9)), 2.0) == "ab"
 
 
 def test_what_follows_a_word_held_back_is_too() -> None:
     """Nobody sees a sentence with a hole."""
-    assert shown(TailDisplay(0.25), tail(("a", 1.0), ("b", 1.9), ("c", 1.0)), 2.0) == "a"
+    assert shown(PartialFilter(0.25), tail(("a", 1.0), ("b", 1.9), ("c", 1.0)), 2.0) == "a"
 
 
 def test_a_word_once_shown_stays_while_it_is_said() -> None:
-    display = TailDisplay(0.25)
+    display = PartialFilter(0.25)
     assert shown(display, tail(("a", 1.0), ("b", 1.5)), 2.0) == "ab"
     # its end has moved up to the end of the audio
     assert shown(display, tail(("a", 1.0), ("b", 2.4), ("c", 2.4)), 2.4) == "ab"
@@ -39,7 +39,7 @@ def test_a_word_once_shown_stays_while_it_is_said() -> None:
 
 
 def test_committed_words_leave_what_was_shown() -> None:
-    display = TailDisplay(0.25)
+    display = PartialFilter(0.25)
     display.add(tail(("a", 1.0), ("b", 1.5)), 2.0)
     display.committed(1)
     assert shown(display, tail(("b", 2.4)), 2.4) == "b"
@@ -48,14 +48,14 @@ def test_committed_words_leave_what_was_shown() -> None:
 
 
 def test_after_a_reset_nothing_was_shown() -> None:
-    display = TailDisplay(0.25)
+    display = PartialFilter(0.25)
     display.add(tail(("a", 1.0)), 2.0)
     display.reset()
     assert shown(display, tail(("a", 1.9)), 2.0) == ""
 
 
 def test_without_a_margin_all_is_shown_that_ends_in_the_audio() -> None:
-    assert shown(TailDisplay(0.0), tail(("a", 1.0), ("b", 2.0)), 2.0) == "ab"
+    assert shown(PartialFilter(0.0), tail(("a", 1.0), ("b", 2.0)), 2.0) == "ab"
 
 
 @given(
@@ -72,7 +72,7 @@ def test_without_a_margin_all_is_shown_that_ends_in_the_audio() -> None:
 def test_what_is_shown_is_the_beginning_of_what_is_said(
     margin: float, steps: list[tuple[list[tuple[str, float]], float, int]]
 ) -> None:
-    display = TailDisplay(margin)
+    display = PartialFilter(margin)
     for said, seconds, committed in steps:
         words = tail(*said)
         found = display.add(words, seconds)

@@ -11,7 +11,7 @@ from whisper_stream.streamer.audio.utterances import UtteranceTracker
 from whisper_stream.streamer.config import StreamConfig
 from whisper_stream.streamer.errors import BufferFullError
 from whisper_stream.streamer.events import Event
-from whisper_stream.streamer.session.window import Intake
+from whisper_stream.streamer.session.window import AudioQueue
 
 from ...helpers.scripted import LevelDetector, scripted
 
@@ -19,12 +19,12 @@ from ...helpers.scripted import LevelDetector, scripted
 class Rig:
     def __init__(self, capacity: int = 60 * 16_000) -> None:
         self.tracker = UtteranceTracker(StreamConfig(), LevelDetector())
-        self.intake = Intake(RingBuffer(capacity), self.tracker)
+        self.intake = AudioQueue(RingBuffer(capacity), self.tracker)
         self.places: list[int] = []  # where requests were carried out
 
     def ask(self) -> None:
         def request() -> list[Event]:
-            self.places.append(self.intake.looked)
+            self.places.append(self.intake.position)
             return []
 
         self.intake.ask(request)
@@ -39,10 +39,10 @@ class Rig:
 def test_a_step_is_looked_at_once_it_is_whole() -> None:
     rig = Rig()
     rig.intake.append(np.full(1599, 0.5, np.float32))
-    assert rig.intake.step() is None and rig.intake.looked == 0
+    assert rig.intake.step() is None and rig.intake.position == 0
     rig.intake.append(np.full(2000, 0.5, np.float32))
-    assert rig.intake.step() is not None and rig.intake.looked == 1600
-    assert rig.intake.step() is not None and rig.intake.looked == 3200
+    assert rig.intake.step() is not None and rig.intake.position == 1600
+    assert rig.intake.step() is not None and rig.intake.position == 3200
     assert rig.intake.step() is None and rig.intake.received == 3599
 
 
@@ -55,7 +55,7 @@ def test_a_request_is_carried_out_at_its_very_sample_and_in_order() -> None:
     rig.intake.append(np.zeros(3000, np.float32))
     rig.run()
     assert rig.places == [0, 500, 500]
-    assert rig.intake.looked == 3200  # back on multiples of 0.1 s
+    assert rig.intake.position == 3200  # back on multiples of 0.1 s
 
 
 def test_what_does_not_fit_is_refused_whole() -> None:

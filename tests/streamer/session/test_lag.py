@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from whisper_stream.streamer.events import Lag
-from whisper_stream.streamer.session.commit import LagTeller
+from whisper_stream.streamer.session.commit import LagReporter
 
 
 def test_less_than_two_seconds_are_not_worth_a_word() -> None:
-    teller = LagTeller()
+    teller = LagReporter()
     assert all(teller.tell(behind, 0.4) == [] for behind in (0.0, 0.5, 1.9, 0.0))
 
 
 def test_it_is_told_in_steps_and_when_it_is_over() -> None:
-    teller = LagTeller()
+    teller = LagReporter()
     told = [
         event for behind in (2.5, 3.0, 3.6, 3.0, 1.9, 0.0) for event in teller.tell(behind, 1.5)
     ]

@@ -87,7 +87,7 @@ def test_silence_costs_no_decode() -> None:
     live = Live().play(np.zeros(60 * SAMPLE_RATE, np.float32)).finish()
     assert live.decoder.jobs == []
     assert live.ledger.events == [Done(samples=60 * SAMPLE_RATE, words=0)]
-    assert live.session.statistics().silent == 60 * SAMPLE_RATE
+    assert live.session.statistics().silent_samples == 60 * SAMPLE_RATE
 
 
 def test_an_empty_stream_is_done_at_once() -> None:
@@ -176,7 +176,7 @@ def test_a_failed_update_loses_nothing() -> None:
     first = round(1.3 * SAMPLE_RATE)
     live.ledger.feed(script.audio[:first])
     assert live.session.next_job(0.0) is not None
-    live.ledger.observe(live.session.job_failed("no memory", 0.0))
+    live.ledger.observe(live.session.fail_job("no memory", 0.0))
     (warning,) = live.of(StreamWarning)
     assert isinstance(warning, StreamWarning)
     assert (warning.code, "no memory" in warning.message) == ("decode_failed", True)
@@ -191,14 +191,14 @@ def test_a_failed_endpoint_is_a_gap_and_the_stream_goes_on() -> None:
     live.ledger.feed(first.audio)
     job = live.session.next_job(0.0)
     assert job is not None
-    assert job.final
-    live.ledger.observe(live.session.job_failed("no memory", 0.0))
+    assert job.endpoint
+    live.ledger.observe(live.session.fail_job("no memory", 0.0))
     (gap,) = live.of(Gap)
     assert isinstance(gap, Gap)
     assert (gap.end_sample - gap.start_sample, gap.reason) == (len(job.audio), "no memory")
     live.play(second.audio).finish()
     assert live.text == spoken(second)
-    assert live.session.statistics().gaps == len(job.audio)
+    assert live.session.statistics().lost_samples == len(job.audio)
 
 
 def test_a_window_that_cannot_be_decoded_frees_its_room() -> None:
@@ -210,14 +210,14 @@ def test_a_window_that_cannot_be_decoded_frees_its_room() -> None:
     for at in range(0, len(audio), 1600):
         live.ledger.feed(audio[at : at + 1600])
         if live.session.next_job(0.0) is not None:
-            live.ledger.observe(live.session.job_failed("no memory", 0.0))
+            live.ledger.observe(live.session.fail_job("no memory", 0.0))
     live.ledger.observe(live.session.finish())
     while live.session.next_job(0.0) is not None:
-        live.ledger.observe(live.session.job_failed("no memory", 0.0))
+        live.ledger.observe(live.session.fail_job("no memory", 0.0))
     assert live.session.finished
     statistics = live.session.statistics()
-    assert statistics.decoded == 0
-    assert statistics.gaps > 0.9 * len(audio)
+    assert statistics.decoded_samples == 0
+    assert statistics.lost_samples > 0.9 * len(audio)
 
 
 def test_an_utterance_without_speech_commits_nothing() -> None:
@@ -226,7 +226,7 @@ def test_an_utterance_without_speech_commits_nothing() -> None:
     job = live.session.next_job(0.0)
     assert job is not None
     heard = replace(FakeDecoder()(job), no_speech_prob=0.9, avg_logprob=-2.0)
-    live.ledger.observe(live.session.job_done(heard, 0.0))
+    live.ledger.observe(live.session.finish_job(heard, 0.0))
     live.finish()
     assert live.ledger.words == []
     assert live.of(SegmentClosed) == []
@@ -244,7 +244,7 @@ def test_more_than_the_room_is_refused_and_changes_nothing() -> None:
     live = Live()
     with pytest.raises(BufferFullError):
         live.session.feed(np.zeros(live.session.room + 1, np.float32))
-    assert live.session.statistics().received == 0
+    assert live.session.statistics().received_samples == 0
     script = scripted([0.1] * 3)
     live.play(script.audio).finish()
     assert live.text == spoken(script)
@@ -254,15 +254,15 @@ def test_one_job_at_a_time_and_none_answered_twice() -> None:
     session, decoder = make_session(), FakeDecoder()
     result: DecodeResult | None = None
     with pytest.raises(RuntimeError, match="no job is out"):
-        session.job_failed("x", 0.0)
+        session.fail_job("x", 0.0)
     session.feed(scripted([0.1] * 6).audio)
     job: DecodeJob | None = session.next_job(0.0)
     assert job is not None
     assert session.next_job(0.0) is None
     result = decoder(job)
-    session.job_done(result, 0.0)
+    session.finish_job(result, 0.0)
     with pytest.raises(RuntimeError, match="no job is out"):
-        session.job_done(result, 0.0)
+        session.finish_job(result, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_a_stream_that_falls_behind_is_told_and_told_when_it_has_caught_up() -> 
     job = live.session.next_job(0.0)
     assert job is not None
     live.ledger.feed(script.audio[32_000:])  # it was spoken while the engine was busy
-    live.ledger.observe(live.session.job_done(live.decoder(job), 0.0))
+    live.ledger.observe(live.session.finish_job(live.decoder(job), 0.0))
     (lag,) = live.of(Lag)
     assert isinstance(lag, Lag)
     behind = (len(script.audio) - len(job.audio)) / SAMPLE_RATE

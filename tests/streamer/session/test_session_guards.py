@@ -69,7 +69,7 @@ class Played:
         while (job := self.session.next_job(0.0)) is not None:
             self.jobs.append(job)
             self.fed_at.append(self.ledger.fed)
-            events = self.session.job_done(self.change(job, FakeDecoder()(job)), 0.0)
+            events = self.session.finish_job(self.change(job, FakeDecoder()(job)), 0.0)
             self.said.append(events)
             self.ledger.observe(events)
 
@@ -112,10 +112,10 @@ def test_a_loop_that_stays_waits_for_more_audio() -> None:
     script = scripted([0.1] * 14, tail=2.0)
 
     def change(job: DecodeJob, result: DecodeResult) -> DecodeResult:
-        return result if job.final else replace(result, looped=True)
+        return result if job.endpoint else replace(result, looped=True)
 
     stream = Played(StreamConfig(language="en", prompt="names"), change).play(script.audio)
-    updates = [job for job in stream.jobs if not job.final]
+    updates = [job for job in stream.jobs if not job.endpoint]
     assert len(updates) > 4
     assert [job.prompt == () for job in updates] == [False, True] * (len(updates) // 2)
     for first, second in zip(stream.fed_at[1:-1:2], stream.fed_at[2::2], strict=False):
@@ -292,7 +292,7 @@ def test_slow_answers_widen_the_interval_of_updates_and_fast_ones_narrow_it() ->
         piled_up = round(took * 10) * 1600  # meanwhile
         session.feed(audio[at : at + piled_up])
         at, now = at + piled_up, now + took
-        session.job_done(decoder(job), now)
+        session.finish_job(decoder(job), now)
         return asked
 
     def interval(took: float) -> float:

@@ -139,7 +139,7 @@ def live(
                 return
             now = free_at
             done, job = decode(job), None
-            events.extend(session.job_done(done, now))
+            events.extend(session.finish_job(done, now))
 
     bounds = {end for _, end in cuts(len(audio), list(sizes))} | set(requests)
     at = 0
@@ -206,7 +206,7 @@ def test_real_speech_of_any_chunking(tiny_en: Whisper, jfk: Samples) -> None:
     known: dict[tuple[bytes, tuple[int, ...], tuple[int, ...], bool], DecodeResult] = {}
 
     def decode(job: DecodeJob) -> DecodeResult:
-        key = (job.audio.tobytes(), job.prefix, job.draft, job.final)
+        key = (job.audio.tobytes(), job.prefix, job.draft, job.endpoint)
         if key not in known:
             (known[key],) = backend.decode([job])
         return known[key]

@@ -65,12 +65,12 @@ class Rig:
         if self._job is not None:
             result: DecodeResult = self._decode(self._job)
             self._job = None
-            self.ledger.observe(self.session.job_done(result, 0.0))
+            self.ledger.observe(self.session.finish_job(result, 0.0))
 
     def fail(self) -> None:
         if self._job is not None:
             self._job = None
-            self.ledger.observe(self.session.job_failed("out of memory", 0.0))
+            self.ledger.observe(self.session.fail_job("out of memory", 0.0))
 
     def settle(self, *, fail: bool = False) -> None:
         """Runs whatever jobs there are; must come to rest without new audio."""
@@ -215,4 +215,4 @@ def test_dense_speech_fits_the_decoder() -> None:
     for at in range(0, len(audio), 8000):
         ledger.feed(audio[at : at + 8000])
         while (job := session.next_job(0.0)) is not None:
-            ledger.observe(session.job_done(decode(job), 0.0))
+            ledger.observe(session.finish_job(decode(job), 0.0))

@@ -8,7 +8,7 @@ from whisper_stream.streamer.audio.utterances import UtteranceTracker
 from whisper_stream.streamer.config import StreamConfig
 from whisper_stream.streamer.session.cadence import Cadence
 from whisper_stream.streamer.session.transcript import Transcript
-from whisper_stream.streamer.session.window import Intake, Window, Windows
+from whisper_stream.streamer.session.window import AudioQueue, Window, WindowScheduler
 
 from ...helpers.scripted import LevelDetector, scripted
 
@@ -23,9 +23,9 @@ class Rig:
         buffer = RingBuffer(60 * 16_000)
         self.cadence = Cadence(CONFIG.update_interval)
         tracker = UtteranceTracker(CONFIG, LevelDetector())
-        self.intake = Intake(buffer, tracker)
+        self.intake = AudioQueue(buffer, tracker)
         transcript = Transcript(CONFIG)
-        self.windows = Windows(CONFIG, buffer, tracker, transcript, self.cadence)
+        self.windows = WindowScheduler(CONFIG, buffer, tracker, transcript, self.cadence)
         self.intake.append(self.audio)
 
     def next(self) -> Window | None:
@@ -42,7 +42,7 @@ def test_updates_end_where_the_clock_says_and_not_where_the_audio_does() -> None
     ends = []
     for _ in range(5):
         window = rig.next()
-        assert window is not None and not window.final and window.start == 0
+        assert window is not None and not window.endpoint and window.start == 0
         rig.windows.answered(window)
         ends.append(window.end / 16_000)
     assert np.allclose(ends, [1.0, 1.4, 1.8, 2.2, 2.6])
@@ -52,7 +52,7 @@ def test_a_skipped_update_leaves_the_later_ones_where_they_were() -> None:
     rig = Rig([0.0] + [0.1] * 20)
     first = rig.next()
     assert first is not None
-    rig.windows.answered(Window(0, round(1.9 * 16_000), final=False, cut=False))
+    rig.windows.answered(Window(0, round(1.9 * 16_000), endpoint=False, cut=False))
     second = rig.next()
     assert second is not None and second.end == round(2.2 * 16_000)
 
@@ -60,10 +60,10 @@ def test_a_skipped_update_leaves_the_later_ones_where_they_were() -> None:
 def test_an_utterance_ends_with_a_final_window_and_is_left() -> None:
     rig = Rig([0.5], tail=2.0)
     window = rig.next()
-    assert window is not None and window.final
+    assert window is not None and window.endpoint
     rig.windows.leave(window)
     assert rig.windows.decoded == window.end - window.start
-    assert rig.next() is None and rig.windows.undecided == rig.intake.looked
+    assert rig.next() is None and rig.windows.undecided == rig.intake.position
 
 
 def test_a_full_window_is_cut() -> None:
