@@ -12,7 +12,7 @@ _UNMEASURED = 1 / 16  # of the engine, for a stream that was never measured
 _SETTLE = 5.0  # seconds until a new stream shows in the load
 _QUICK, _STEADY = 2.0, 20.0  # seconds over which answers are averaged; the slower average counts
 # Of 20 words, 19 are committed within so many seconds, and so many turnarounds, of being spoken: a word
-# waits for two updates and for the answer. Measured: benchmarks/overload.py.
+# waits for two updates and for the answer. Measured: benchmarks/daemon/overload.py.
 _AT_REST, _TURNAROUNDS = 1.6, 2.5
 _STEEP = (
     4  # an engine without idle moments: a tenth more streams, and answers take four tenths longer

@@ -41,7 +41,7 @@ WANTED: dict[str, dict[str, Any]] = {
 
 def run(name: str, flags: list[str]) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, f"benchmarks/{name}.py", *flags],
+        [sys.executable, f"benchmarks/daemon/{name}.py", *flags],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -62,3 +62,25 @@ def test_short_form(name: str) -> None:
     for figure, value in WANTED[name].items():
         assert figure in figures
         assert value is None or figures[figure] == value
+
+
+@pytest.mark.parametrize(
+    ("script", "flags"),
+    [
+        ("accuracy/reference_equality.py", ["tests/data", "--modes", "words"]),
+        ("accuracy/stream_conditions.py", ["tests/data", "--only", "drift,times"]),
+        ("accuracy/streamed_wer.py", ["--kind", "song"]),
+        ("gpu/equality.py", ["--models", "huge"]),
+        ("gpu/streams.py", ["--dtype", "float8"]),
+    ],
+)
+def test_names_that_are_not_known_are_refused(script: str, flags: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, f"benchmarks/{script}", *flags],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"invalid choice: '{flags[-1]}'" in done.stderr

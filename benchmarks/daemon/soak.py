@@ -1,8 +1,8 @@
 """Hours of streams through one daemon: its memory, threads and descriptors must not grow.
 
-    python benchmarks/soak.py                        # 8 hours of audio, without a model
-    python benchmarks/soak.py --model tiny.en --hours 8
-    python benchmarks/soak.py --hours 0.05 --picture soak.png
+    python benchmarks/daemon/soak.py                        # 8 hours of audio, without a model
+    python benchmarks/daemon/soak.py --model tiny.en --hours 8
+    python benchmarks/daemon/soak.py --hours 0.05 --picture soak.png
 
 Streams of random length run side by side as fast as the daemon takes them; some end well, some drop
 their connection, some vanish. Hours are those of audio. Prints one JSON object last.

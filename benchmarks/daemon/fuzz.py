@@ -1,8 +1,8 @@
 """Hostile input: codecs, the protocol, containers, HTTP and websockets; a healthy stream runs beside.
 
-    python benchmarks/fuzz.py                        # 200,000 inputs
-    python benchmarks/fuzz.py --inputs 2000
-    python benchmarks/fuzz.py --guided 100000        # as many more by atheris: extra [fuzz]
+    python benchmarks/daemon/fuzz.py                        # 200,000 inputs
+    python benchmarks/daemon/fuzz.py --inputs 2000
+    python benchmarks/daemon/fuzz.py --guided 100000        # as many more by atheris: extra [fuzz]
 
 Most inputs are mutations of good ones: those get furthest. Codecs, protocol and containers are fed in
 this process, where an exception that is no answer counts as a crash; sockets are fed to a daemon, whose

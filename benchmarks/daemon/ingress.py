@@ -7,7 +7,7 @@ of commits, and how long the event loops take to answer a ping. ``turn_ns`` is t
 loop meanwhile: on a shared machine all processor times grow with it. ``--profile`` plays to one process
 and says which parts its time goes to.
 
-    python benchmarks/ingress.py --ingress 0 1 2 --streams 25 50 100
+    python benchmarks/daemon/ingress.py --ingress 0 1 2 --streams 25 50 100
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ import heapq
 import itertools
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
 import time
 import wave
 from asyncio.subprocess import DEVNULL, PIPE
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
-from processor_profile import Sampled, parts_of, read_profile
 from whisper_stream.clients.tools.load_clips import LoadClip, choose_language, read_clips
 from whisper_stream.clients.tools.load_plan import make_plans
 from whisper_stream.clients.tools.load_report import figures_of, percentile
@@ -49,7 +51,7 @@ from whisper_stream.streamer.engine.engine import EngineStatistics
 from whisper_stream.streamer.jobs import DecodedWord, DecodeJob, DecodeResult
 from whisper_stream.streamer.session.session import StreamSession
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 WORD_SECONDS = 0.35
 PINGS = 5  # a second
 TURNS = 100_000
@@ -288,6 +290,61 @@ def main() -> int:
         figures = asyncio.run(run(options))
     print(json.dumps(figures))
     return 0 if figures["passed"] else 1
+
+
+# Where the daemon's processor time goes
+
+SAMPLE_SECONDS = 0.002  # between two looks of the profile
+
+# Which part of the daemon a function belongs to, by where its file lies; the first that fits.
+PARTS = (
+    ("vad", ("streamer/audio/vad.py", "webrtcvad")),
+    ("session", ("streamer/",)),
+    ("stream", ("server/stream/",)),
+    ("messages", ("server/protocol/",)),
+    ("connection", ("server/",)),
+    ("sockets", ("uvicorn", "websockets", "starlette", "asyncio", "selectors", "ssl.py")),
+)
+
+
+class Sampled:
+    """Looks every few milliseconds of processor time where the main thread is."""
+
+    def __init__(self) -> None:
+        self._lines: Counter[str] = Counter()
+        self._began = 0.0
+
+    def begin(self) -> None:
+        self._began = time.process_time()
+        signal.signal(signal.SIGPROF, self._look)
+        signal.setitimer(signal.ITIMER_PROF, SAMPLE_SECONDS, SAMPLE_SECONDS)
+
+    def end(self) -> dict[str, float]:
+        """Processor seconds by file and function."""
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        each = (time.process_time() - self._began) / max(1, self._lines.total())
+        return {line: count * each for line, count in self._lines.most_common()}
+
+    def _look(self, number: int, frame: FrameType | None) -> None:
+        if frame is not None:
+            self._lines[f"{frame.f_code.co_filename}:{frame.f_code.co_qualname}"] += 1
+
+
+def read_profile(path: str) -> dict[str, float]:
+    lines: dict[str, float] = json.loads(Path(path).read_text())
+    return lines
+
+
+def parts_of(lines: dict[str, float], stream_seconds: float) -> dict[str, float]:
+    """Processor seconds for each second of a stream, by part; C functions count to their callers."""
+    spent: Counter[str] = Counter()
+    for line, seconds in lines.items():
+        spent[_part(line)] += seconds / stream_seconds
+    return {part: round(share, 6) for part, share in spent.most_common()}
+
+
+def _part(file: str) -> str:
+    return next((part for part, marks in PARTS if any(m in file for m in marks)), "other")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Is a batch on the GPU the same as one job after the other, graphs the same as the plain loop, and CUDA as the CPU?
 
-    python benchmarks/gpu_equality.py --models tiny.en base
+    python benchmarks/gpu/equality.py --models tiny.en base
 
 Windows of the recordings in tests/data, growing as a stream's do, with drafts, prompts, prefixes, languages
 given and detected, and endpoints, all in one batch. Prints a line a comparison and, last, one JSON object.
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rig import milliseconds, parser, report
+from rig import milliseconds, parser, report
 from whisper_stream.model.align import median_filter, token_times
 from whisper_stream.model.gpu.kernels import PlainKernels
 from whisper_stream.model.gpu.triton_dtw import row_starts
@@ -30,7 +30,7 @@ from whisper_stream.streamer.engine.cpu_backend import WhisperBackend
 from whisper_stream.streamer.engine.gpu_backend import BatchBackend
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 
-DATA = Path(__file__).parent.parent / "tests" / "data"
+DATA = Path(__file__).parents[2] / "tests" / "data"
 CONFIG = BackendConfig()
 RATE = 16_000
 

@@ -1,7 +1,7 @@
 """Streams come, one after another, until the daemon takes no more: do those it took keep their delay?
 
-    python benchmarks/overload.py                          # tiny.en, at the pace of speech
-    python benchmarks/overload.py --model scripted --max-streams 3 --every 0.2 --hold 2
+    python benchmarks/daemon/overload.py                          # tiny.en, at the pace of speech
+    python benchmarks/daemon/overload.py --model scripted --max-streams 3 --every 0.2 --hold 2
 
 Every stream speaks until the end. After the first refusal more try their luck while the accepted ones are
 held for a while under full load: the delays of that time are judged, from when the end of a word was

@@ -1,6 +1,6 @@
 """The encoder on a GPU: milliseconds a window, beside what the GPU can do, and beside other implementations.
 
-    python benchmarks/gpu_encoder.py --models large-v3-turbo large-v3
+    python benchmarks/gpu/encoder.py --models large-v3-turbo large-v3
 
 Peers are measured where they are installed (transformers, openai-whisper), in the same run; weights are
 random. Prints a line for every model, length and batch, and, last, one JSON object.
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 
 import torch
-from gpu_rig import (
+from rig import (
     ceilings,
     encoder_flops,
     milliseconds,

@@ -1,6 +1,6 @@
 """Hostile input that learns: atheris (libFuzzer) changes inputs by which lines they reach.
 
-    python benchmarks/fuzz_guided.py codec -runs=50000      # or protocol, handshake, container
+    python benchmarks/daemon/fuzz_guided.py codec -runs=50000      # or protocol, handshake, container
 
 Needs the extra [fuzz]. ``fuzz.py --guided`` runs every target, each in a process of its own, as libFuzzer
 ends it at the first crash, or at an input that takes longer than ten seconds.

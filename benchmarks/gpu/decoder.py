@@ -1,6 +1,6 @@
 """One decoder step on a GPU, for batches of many sizes, beside the time that reading its memory takes.
 
-    python benchmarks/gpu_decoder.py --models large-v3-turbo large-v3
+    python benchmarks/gpu/decoder.py --models large-v3-turbo large-v3
 
 A step reads all weights, and of every row the keys and values of its audio (30 s here: the worst) and
 text. Peers are measured where they are installed, in the same run; weights are random. Prints a line a
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from gpu_rig import (
+from rig import (
     ceilings,
     milliseconds,
     openai_model,

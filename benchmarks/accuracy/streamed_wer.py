@@ -1,7 +1,7 @@
 """Word error rate of a real daemon at real-time pace, clip by clip.
 
-    python benchmarks/streamed_wer.py FOLDER --live
-    python benchmarks/streamed_wer.py FOLDER          # the same as `whisper-stream bench FOLDER`
+    python benchmarks/accuracy/streamed_wer.py FOLDER --live
+    python benchmarks/accuracy/streamed_wer.py FOLDER          # the same as `whisper-stream bench FOLDER`
 
 FOLDER holds recordings and a manifest.jsonl; see docs/benchmarks.md. Prints a line a clip and, last,
 one JSON object.
@@ -22,7 +22,7 @@ from whisper_stream.clients.tools import bench as bench_command
 from whisper_stream.clients.tools.bench_clips import read_clips
 from whisper_stream.clients.tools.bench_scoring import Scorer
 
-DATA = Path(__file__).parent.parent / "tests" / "data"
+DATA = Path(__file__).parents[2] / "tests" / "data"
 
 
 @contextlib.contextmanager
@@ -60,6 +60,8 @@ def measure_live(args: argparse.Namespace) -> int:
             if args.texts and count.errors:
                 print(f"    {text}")
             counts.append(count)
+    if not counts:
+        raise SystemExit(f"no English recording with a text in {args.folder} fits these options")
     rates = [count.rate for count in counts if count.rate is not None]
     summary = {
         "clips": len(counts),
@@ -76,7 +78,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=DATA)
     parser.add_argument("--model", default="tiny.en")
-    parser.add_argument("--kind", action="append", help="speech or longform (default: speech)")
+    parser.add_argument(
+        "--kind", action="append", choices=["speech", "longform"], help="default: speech"
+    )
     parser.add_argument("--only", action="append", default=[], help="part of a file name")
     parser.add_argument("--live", action="store_true", help="a real daemon, at real-time pace")
     parser.add_argument("--texts", action="store_true", help="print the texts with errors in them")

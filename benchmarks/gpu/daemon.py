@@ -1,7 +1,7 @@
 """The whole daemon on a GPU: sockets, voice detection, policy, engines; real speech at the pace of speech.
 
-    python benchmarks/gpu_daemon.py --model large-v3-turbo --ingress 4 --streams 200 400
-    python benchmarks/gpu_daemon.py --model base --engines 4 --ingress 8 --streams 1000 1500
+    python benchmarks/gpu/daemon.py --model large-v3-turbo --ingress 4 --streams 200 400
+    python benchmarks/gpu/daemon.py --model base --engines 4 --ingress 8 --streams 1000 1500
 
 A model whose weights are on this machine (a path, or installed) is run as it is, and ``wer`` says what it
 understood. Of any other published model the weights are random: all its work is done, and a word for every
@@ -29,6 +29,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+# What plays to the daemon is that of another folder; this one comes first, as both have a ``rig``.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "daemon"))
 
 from ingress import ROOT, measure
 from whisper_stream.clients.tools.load_scoring import count_errors
@@ -62,8 +65,8 @@ def open_engine(config: ServerConfig, number: int = 0, count: int = 1) -> Engine
 
 def scripted_engine(config: ServerConfig, count: int) -> Engine:
     import torch
-    from gpu_rig import random_model
-    from gpu_scripted import ScriptedBackend
+    from rig import random_model
+    from scripted import ScriptedBackend
     from whisper_stream.streamer.engine.engine import EngineThread
     from whisper_stream.streamer.engine.gpu_backend import fitting_slots
 

@@ -1,6 +1,6 @@
 """One update of a live stream on a GPU, beside what other implementations take for the same.
 
-    python benchmarks/gpu_update.py --models large-v3-turbo large-v3
+    python benchmarks/gpu/update.py --models large-v3-turbo large-v3
 
 The window has 10 s of audio; the text before it is 40 tokens, 8 are committed inside it, and 20 of the 23 after
 these were guessed right by the update before. What comes out are the tokens and the times of all words. The peers
@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rig import openai_model, parser, random_model, report, transformers_config
-from gpu_scripted import ScriptedBackend
+from rig import openai_model, parser, random_model, report, transformers_config
+from scripted import ScriptedBackend
 from whisper_stream.model.weights.registry import lookup
 from whisper_stream.model.whisper.network import Whisper
 from whisper_stream.streamer.jobs import DecodeJob

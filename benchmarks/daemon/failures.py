@@ -1,7 +1,7 @@
 """What fails around the daemon: whose stream is told, do the others notice, does the daemon live?
 
-    python benchmarks/failures.py                          # tiny.en
-    python benchmarks/failures.py --model scripted --speed 0
+    python benchmarks/daemon/failures.py                          # tiny.en
+    python benchmarks/daemon/failures.py --model scripted --speed 0
 
 The disk fills up under the journal; the journal is damaged at the start; the weights are removed while the
 daemon runs, and before it starts again; a decode runs out of memory. Beside each, streams that have nothing

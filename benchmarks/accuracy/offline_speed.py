@@ -1,6 +1,6 @@
 """Wall time of offline transcription: ours beside openai-whisper and faster-whisper, in one run.
 
-    python benchmarks/offline_speed.py RECORDING [--model tiny.en] [--rounds 5]
+    python benchmarks/accuracy/offline_speed.py RECORDING [--model tiny.en] [--rounds 5]
         [--faster-whisper-python PYTHON]   an interpreter that has faster-whisper installed
 
 Every system runs in a process of its own that loads its model once; the rounds are interleaved, and
@@ -107,7 +107,7 @@ def main() -> int:
     parser.add_argument("--faster-whisper-python", default=None)
     args = parser.parse_args()
     common = {"path": str(args.recording), "threads": args.threads, "model": args.model}
-    root = str(Path(__file__).resolve().parent.parent)
+    root = str(Path(__file__).resolve().parents[2])
     with tempfile.TemporaryDirectory() as scratch:
         scripts = {
             "ours, default": (sys.executable, OURS.format(kind="auto", **common)),

@@ -1,7 +1,7 @@
 """Where every sample went, over random chunkings, pauses, dropped connections and odd messages.
 
-    python benchmarks/loss_accounting.py                  # 300 streams
-    python benchmarks/loss_accounting.py --streams 10
+    python benchmarks/daemon/loss_accounting.py                  # 300 streams
+    python benchmarks/daemon/loss_accounting.py --streams 10
 
 For each stream: samples sent = samples the server counted = decoded + silent + declared gaps; and the
 commits, replayed, are the segments. Streams run in one process with a scripted decoder that fails now
@@ -14,7 +14,7 @@ import random
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from rig import SAMPLE_RATE, parser, report
 from whisper_stream.server.protocol.errors import CloseCode

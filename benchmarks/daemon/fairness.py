@@ -1,7 +1,7 @@
 """One client floods the daemon, one never reads: do four well-behaved ones notice?
 
-    python benchmarks/fairness.py                          # tiny.en, at the pace of speech
-    python benchmarks/fairness.py --model scripted --speed 8 --repeat 1
+    python benchmarks/daemon/fairness.py                          # tiny.en, at the pace of speech
+    python benchmarks/daemon/fairness.py --model scripted --speed 8 --repeat 1
 
 Delay is from when the end of a word was sent to when its commit came. First four streams run alone,
 then beside one that sends 100 times as fast as it is spoken and one that never takes a message. Prints

@@ -1,13 +1,13 @@
 """How many live streams one GPU carries: the engine with simulated streams at the pace of speech.
 
-    python benchmarks/gpu_streams.py --models large-v3-turbo --streams 300 400 500
+    python benchmarks/gpu/streams.py --models large-v3-turbo --streams 300 400 500
 
 Every stream asks for an update a second, with windows, prompts, prefixes, drafts and text of real streams:
 those that ``--trace`` wrote, of base on any recordings. Weights are random at the sizes of the
 models, so what they say is replaced by the trace's tokens, once the work is done: encoder, passes, steps
 and word times are all computed. Turnaround is from asking for an update until its words are there.
 
-    python benchmarks/gpu_streams.py --trace traces.json --audio talk.flac [--model base]
+    python benchmarks/gpu/streams.py --trace traces.json --audio talk.flac [--model base]
 
 Prints a line for every number of streams, and, last, one JSON object.
 """
@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rig import parser, random_model, report
-from gpu_scripted import ScriptedBackend
+from rig import parser, random_model, report
+from scripted import ScriptedBackend
 from whisper_stream.model.media.audio import load_audio
 from whisper_stream.model.weights.loading import load_model
 from whisper_stream.streamer.audio.detectors import make_detector
@@ -41,7 +41,7 @@ from whisper_stream.streamer.engine.engine import EngineThread
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 from whisper_stream.streamer.session.session import StreamSession
 
-DATA = Path(__file__).parent.parent / "tests" / "data"
+DATA = Path(__file__).parents[2] / "tests" / "data"
 RATE = 16_000
 CADENCE = 1.0  # seconds
 
@@ -242,7 +242,7 @@ def main() -> int:
     options.add_argument("--streams", type=int, nargs="+", default=[100, 200, 400])
     options.add_argument("--seconds", type=float, default=20.0)
     options.add_argument("--slots", type=int, default=128)
-    options.add_argument("--dtype", default="float16")
+    options.add_argument("--dtype", default="float16", choices=["float32", "float16", "bfloat16"])
     options.add_argument("--final-context", default="full", choices=["full", "trimmed"])
     options.add_argument("--beams", type=int, default=5, help="of endpoints")
     options.add_argument(

@@ -1,6 +1,6 @@
 """Word alignment's two kernels, Triton on a GPU beside numba on one core of the CPU: equal results, and times.
 
-    python benchmarks/gpu_alignment.py
+    python benchmarks/gpu/alignment.py
 
 Dynamic time warping of 64 texts of 60 tokens over 1,500 frames, and the median filter of the attention that comes
 before it (6 heads). ``equal`` says whether every start of a word is in the same frame, and every median the same
@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from gpu_rig import milliseconds, parser, report
+from rig import milliseconds, parser, report
 from whisper_stream.model.cpu.alignment import dtw, median_of_seven
 from whisper_stream.model.gpu.triton_dtw import row_starts
 from whisper_stream.model.gpu.triton_median import median_rows

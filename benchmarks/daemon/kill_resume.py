@@ -1,7 +1,7 @@
 """Streams disturbed at random moments must end as undisturbed ones: word for word, times within 20 ms.
 
-    python benchmarks/kill_resume.py                        # 30 cut connections, 30 times kill -9
-    python benchmarks/kill_resume.py --model scripted --moments 3 --speed 8
+    python benchmarks/daemon/kill_resume.py                        # 30 cut connections, 30 times kill -9
+    python benchmarks/daemon/kill_resume.py --model scripted --moments 3 --speed 8
 
 Each run streams one recording; at one moment the TCP connection is cut, or the daemon is killed and
 started again. Prints a line a run and, last, one JSON object.

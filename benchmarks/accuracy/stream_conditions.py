@@ -1,6 +1,6 @@
 """Streams under conditions that break streaming: many pauses, none at all, silence; and how right times are.
 
-    python benchmarks/stream_conditions.py FOLDER [--model tiny.en] [--only drift,times,breathless,silence]
+    python benchmarks/accuracy/stream_conditions.py FOLDER [--model tiny.en] [--only drift times breathless silence]
 
 FOLDER has recordings and a ``manifest.jsonl`` with the times of words. Streams run on a virtual clock
 on which decoding takes the time it takes. Prints what it finds, and last one JSON object.
@@ -37,6 +37,7 @@ from whisper_stream.streamer.session.session import StreamSession
 from whisper_stream.streamer.simulator import TimedEvent, simulate
 
 Audio = NDArray[np.float32]
+CONDITIONS = ("drift", "times", "breathless", "silence")
 _PAUSES = 50
 _BREATHLESS_SECONDS = 600
 _SILENT_SECONDS = 300
@@ -215,7 +216,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default="tiny.en")
-    parser.add_argument("--only", default="drift,times,breathless,silence")
+    parser.add_argument("--only", nargs="+", default=CONDITIONS, choices=CONDITIONS)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     import torch
@@ -223,17 +224,16 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     streams = Streams(given.model)
     speech = [clip for clip in read_clips([given.folder]) if clip.language == "en"]
-    wanted = given.only.split(",")
     found: dict[str, Any] = {}
-    if "drift" in wanted:
+    if "drift" in given.only:
         short = [clip for clip in speech if len(load_audio(clip.path)) < 8 * SAMPLE_RATE]
         found["drift"] = drift(streams, short)
-    if "times" in wanted:
+    if "times" in given.only:
         found["times"] = times(streams, speech, given.model)
-    if "breathless" in wanted:
+    if "breathless" in given.only:
         long = read_clips([given.folder], kinds=["longform"])[0]
         found["breathless"] = {"recording": long.path.name, **breathless(streams, long)}
-    if "silence" in wanted:
+    if "silence" in given.only:
         found["silence"] = silence(streams)
     for name, figures in found.items():
         print(name, figures)

@@ -20,7 +20,7 @@ from whisper_stream.clients.sdk.connection import StreamConnection, connect
 from whisper_stream.model.media.audio import load_audio
 from whisper_stream.server.protocol import messages as wire
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SPEECH = ROOT / "tests" / "data" / "en-speech-jfk.wav"
 SAMPLE_RATE = 16_000
 # A daemon whose "model" names each half second by its samples: exact, and as fast as the disk.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from whisper_stream.model.weights.registry import lookup
+from whisper_stream.model.weights.registry import available_models, lookup
 from whisper_stream.model.whisper.network import TextDecoder, Whisper
 
 __all__ = [
@@ -117,7 +117,14 @@ def parser(text: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("--models", nargs="+", default=["large-v3-turbo", "large-v3"])
+    made.add_argument(
+        "--models",
+        nargs="+",
+        default=["large-v3-turbo", "large-v3"],
+        choices=available_models(),
+        metavar="NAME",
+        help="of published sizes",
+    )
     return made
 
 

@@ -1,7 +1,7 @@
 """Those who are not welcome: slow, huge, without a key, with another's session. All are refused and counted.
 
-    python benchmarks/abuse.py                             # 1000 wrong keys, 200 slow connections
-    python benchmarks/abuse.py --wrong 200 --slow 20 --patience 0.5
+    python benchmarks/daemon/abuse.py                             # 1000 wrong keys, 200 slow connections
+    python benchmarks/daemon/abuse.py --wrong 200 --slow 20 --patience 0.5
 
 A daemon with keys meets them one kind after another, and a healthy stream speaks beside them, again and
 again. Prints one JSON object last: of each kind how many were tried, how many were refused as they must be,

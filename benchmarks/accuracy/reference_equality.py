@@ -1,6 +1,6 @@
 """Compares tokens and segments with the openai-whisper package, clip by clip, mode by mode.
 
-    python benchmarks/reference_equality.py FOLDER [--models tiny.en base] [--modes ...] [--only WORD]
+    python benchmarks/accuracy/reference_equality.py FOLDER [--models tiny.en base] [--modes ...] [--only WORD]
 
 Both sides get the same audio and the same weights in fp32. Prints a table, one line a model and mode;
 every difference goes to standard error as it is found, with what it takes to judge it. Exits with 1
@@ -22,12 +22,13 @@ import torch
 import whisper
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from whisper_stream.model.decode.inference import EncodedAudio
 from whisper_stream.model.decode.task import DecodingOptions, decode, detect_language
 from whisper_stream.model.media.audio import load_audio
 from whisper_stream.model.transcribe.transcribe import transcribe
+from whisper_stream.model.weights.registry import available_models
 from whisper_stream.model.whisper.mel import log_mel_spectrogram
 
 from tests.helpers.reference import our_model, reference_model
@@ -50,6 +51,7 @@ TRANSCRIBE_MODES: dict[str, dict[str, Any]] = {
     "transcribe, words": {"word_timestamps": True},
 }
 LANGUAGE_MODE = "language"
+MODES = [*DECODE_MODES, LANGUAGE_MODE, *TRANSCRIBE_MODES]
 
 
 @dataclass(slots=True)
@@ -66,13 +68,17 @@ class Row:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--models", nargs="+", default=["tiny.en", "base"])
-    parser.add_argument("--modes", nargs="+", help="default: all")
+    parser.add_argument(
+        "--models", nargs="+", default=["tiny.en", "base"], choices=available_models()
+    )
+    parser.add_argument("--modes", nargs="+", choices=MODES, help="default: all")
     parser.add_argument("--only", default="", help="clips whose name has this word")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     clips = [path for path in clips_of(args.folder) if args.only in path.name]
+    if not clips:
+        parser.error(f"no recording in {args.folder} has {args.only!r} in its name")
     table: dict[tuple[str, str], Row] = {}
     for name in args.models:
         for path in clips:
@@ -100,7 +106,7 @@ def merge(into: Row, row: Row) -> None:
 
 def compare_clip(name: str, path: Path, modes: list[str] | None) -> Iterator[tuple[str, Row]]:
     audio = load_audio(path)
-    asked = [*DECODE_MODES, LANGUAGE_MODE, *TRANSCRIBE_MODES]
+    asked = MODES
     if not our_model(name).is_multilingual:
         asked = [mode for mode in asked if mode not in ("translate", LANGUAGE_MODE)]
     asked = [mode for mode in asked if modes is None or mode in modes]
