@@ -21,8 +21,8 @@ from pathlib import Path
 
 OURS = """
 import sys, time, json
-from whisper_stream.model.cpu.runtime import wait_politely
-wait_politely()
+from whisper_stream.model.cpu.runtime import use_passive_omp_wait
+use_passive_omp_wait()
 import torch
 from whisper_stream.model import load_audio, load_model, transcribe
 torch.set_num_threads({threads})

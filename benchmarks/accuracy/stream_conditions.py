@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from whisper_stream.clients.tools.bench_clips import BenchClip, TimedWord, read_clips
 from whisper_stream.clients.tools.bench_metrics import spelling
 from whisper_stream.model import load_audio, load_model, transcribe
-from whisper_stream.model.cpu.runtime import wait_politely
+from whisper_stream.model.cpu.runtime import use_passive_omp_wait
 from whisper_stream.streamer.audio.detectors import make_detector
 from whisper_stream.streamer.audio.vad import FRAME_SAMPLES, WebRtcDetector
 from whisper_stream.streamer.config import SAMPLE_RATE, StreamConfig
@@ -241,5 +241,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    wait_politely()
+    use_passive_omp_wait()
     main()

@@ -574,9 +574,9 @@ def _attempt(path: str, work: Callable[[], _Result]) -> _Result | None:
 
 def _check_machine(settings: TranscribeSettings) -> None:
     """Rejects what only PyTorch can tell, and sets the number of threads."""
-    from ...model.cpu.runtime import wait_politely
+    from ...model.cpu.runtime import use_passive_omp_wait
 
-    wait_politely()
+    use_passive_omp_wait()
 
     import torch
 

@@ -207,9 +207,9 @@ def main(argv: Sequence[str]) -> int:
     except SystemExit as done:  # --help
         return int(done.code or 0)
     _check_extras(options)
-    from ...model.cpu.runtime import wait_politely
+    from ...model.cpu.runtime import use_passive_omp_wait
 
-    wait_politely()
+    use_passive_omp_wait()
     model = _load(options)
     clips = _understood(options, english_only=not model.is_multilingual)
     return _run(options, model, clips)

@@ -21,7 +21,7 @@ from ..whisper.layers import DecoderBlock
 from ..whisper.network import TextDecoder
 from .int8 import Floats, Int8Embedding, Int8Matrix, KernelLinear
 from .kernels import HEAD_SIZE, decode_layer, normalise
-from .parallel import small_operations
+from .parallel import single_threaded_torch
 
 __all__ = ["CompiledDecoder"]
 
@@ -60,7 +60,7 @@ class CompiledDecoder(nn.Module):
         return self.wide.logits(hidden)
 
     def stepping(self) -> AbstractContextManager[None]:
-        return small_operations()
+        return single_threaded_torch()
 
     def forward(
         self,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .kernels import linear_part
-from .parallel import in_parts
+from .parallel import parallel_for
 
 __all__ = ["Floats", "Int8Embedding", "Int8Matrix", "KernelLinear"]
 
@@ -67,7 +67,7 @@ class KernelLinear(nn.Module):
         if len(rows) * matrix.weight.size < _WORTH_SHARING:
             part(0, len(matrix.scale))
         else:
-            in_parts(part, len(matrix.scale), align=_COLUMNS)
+            parallel_for(part, len(matrix.scale), align=_COLUMNS)
         return torch.from_numpy(out).view(*x.shape[:-1], -1)
 
 

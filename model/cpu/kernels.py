@@ -1,12 +1,11 @@
-"""What numba lacks for the decoder kernels: reading bf16, prefetching, fast exp and erf.
-
-The functions ending in ``_`` are compiled into their callers and work on scalars.
-
-The decoder for CPUs, compiled by numba: one call a layer instead of some forty small operations.
+"""The decoder for CPUs, compiled by numba: one call a layer instead of some forty small operations.
 
 Weights are int8, scaled per output; activations are rounded to 14 bits or so per row, which an int16
 holds, and multiplied exactly: a row's result depends on nothing but the row. What attention reads of
 the audio is bf16. Sums of the residual stream are fp32.
+
+The functions ending in ``_`` do what numba lacks (reading bf16, prefetching, fast exp and erf): they
+work on scalars and are compiled into their callers.
 
 Letters in shape comments: R rows (B sequences of T tokens each), D state, H heads, d = D / H = 64,
 C tokens a sequence can have, A windows, S audio positions, N outputs, K inputs.
@@ -22,8 +21,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 
-from .kernel_dot import dot_tile
-from .numba_cache import compiled, intrinsic
+from . import kernel_dot
+from .numba_cache import cached_njit, intrinsic
 
 __all__ = [
     "FAST",
@@ -128,13 +127,17 @@ HEAD_SIZE = 64  # of every Whisper model; a constant lets the inner loops unroll
 _AHEAD = 32  # rows of weights fetched in advance
 _CACHE_LINE = 64  # bytes
 _OUTPUTS, _ROWS = 4, 4  # of a tile: as many sums as there are registers for
-_tile_of_rows, _tile_of_one = dot_tile(_OUTPUTS, _ROWS), dot_tile(_OUTPUTS, 1)
+_tile_of_rows = kernel_dot.dot_tile(_OUTPUTS, _ROWS)
+_tile_of_one = kernel_dot.dot_tile(_OUTPUTS, 1)
 _EPSILON = np.float32(1e-5)
 _SCALE = np.float32(HEAD_SIZE**-0.5)
 
 
+SOURCES = (kernel_dot.__file__,)  # every other file that is compiled into these kernels
+
+
 def _kernel(function: Callable[..., Any]) -> Any:
-    return compiled(function, fastmath=FAST)
+    return cached_njit(function, sources=SOURCES, fastmath=FAST)
 
 
 @_kernel

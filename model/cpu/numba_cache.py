@@ -3,45 +3,50 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from numba import njit
 from numba.extending import intrinsic as _numba_intrinsic
 
-__all__ = ["compiled", "intrinsic"]
+__all__ = ["cached_njit", "intrinsic"]
 
 
-def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """``function``, compiled at its first call; the result is kept for later processes where it can be.
+def cached_njit(
+    function: Callable[..., Any], *, sources: Iterable[str] = (), **options: Any
+) -> Any:
+    """Compile ``function`` at its first call, and keep the result for later processes where it can be.
 
-    What is kept serves the same source only: that of the function's file, and of the ``kernel*.py``
-    beside it, which are compiled into it.
+    Kept code is used again only for the same text of the function's own file, of ``sources`` and of
+    this file: numba itself looks at the time of the function's own file alone.
+
+    Args:
+        function: of a module with a source file.
+        sources: the ``__file__`` of every other module that is compiled into the function.
+        options: for numba's ``njit``, above the GIL being released and numpy's rules for division.
     """
     options = {"nogil": True, "error_model": "numpy", **options}
     try:
-        # numba looks at the time of the function's own file alone, and names what it keeps by this
-        function.__qualname__ += f"-{_digest(Path(function.__code__.co_filename))}"
+        # numba names what it keeps by this
+        function.__qualname__ += f"-{_digest([function.__code__.co_filename, *sources])}"
         return njit(cache=True, **options)(function)
-    except (
-        OSError,
-        RuntimeError,
-    ):  # no source, or neither this folder nor the user's cache is ours
+    except (OSError, RuntimeError):
+        # no source, or neither the function's folder nor the user's cache is ours
         return njit(**options)(function)
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
-    """``function`` as one that writes LLVM code into its callers.
+    """Make ``function`` one that writes LLVM code into its callers.
 
     numba's own decorator, whose type would have them pass the typing context too.
     """
     return _numba_intrinsic(function)
 
 
-def _digest(file: Path) -> str:
-    """Of the text of ``file`` and of the kernels beside it. Raises OSError."""
+def _digest(files: Iterable[str]) -> str:
+    """Hash the text of ``files`` and of this one. Raises OSError."""
     found = hashlib.sha256()
-    for part in sorted({file, *file.parent.glob("kernel*.py")}):
-        found.update(hashlib.sha256(part.read_bytes()).digest())
+    for file in (*files, __file__):
+        found.update(hashlib.sha256(Path(file).read_bytes()).digest())
     return found.hexdigest()[:16]

@@ -10,17 +10,19 @@ from functools import cache
 
 import torch
 
-__all__ = ["in_parts", "small_operations"]
+__all__ = ["parallel_for", "single_threaded_torch"]
 
 _MOST_THREADS = 8
 _local = threading.local()
 
 
 @contextmanager
-def small_operations() -> Iterator[None]:
-    """While in it, this thread's PyTorch operations use one core: sharing ten microseconds of work costs more.
+def single_threaded_torch() -> Iterator[None]:
+    """Within it, run this thread's PyTorch operations on one core: sharing ten microseconds of work costs more.
 
-    ``in_parts`` shares as before.
+    ``parallel_for`` shares as before. Several engine threads may be inside at once: OpenMP keeps the number
+    of threads per calling thread (its ``nthreads-var`` is thread-local), so ``torch.set_num_threads`` here
+    changes only what the caller's own operations use, and what is put back at the end is the caller's own.
     """
     threads = torch.get_num_threads()
     _local.threads = threads
@@ -37,10 +39,15 @@ def _helpers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_MOST_THREADS - 1, thread_name_prefix="kernel")
 
 
-def in_parts(work: Callable[[int, int], None], size: int, *, align: int) -> None:
-    """Calls ``work(begin, end)`` for parts of 0..``size``, as many as PyTorch may use threads here.
+def parallel_for(work: Callable[[int, int], None], size: int, *, align: int) -> None:
+    """Call ``work(begin, end)`` for parts of 0..``size``, one for each thread that PyTorch may use here.
 
-    ``work`` must release the GIL. What a helper has not begun by the time this thread is done with its
+    Args:
+        work: releases the GIL; an error in any part is raised here.
+        size: end of the last part.
+        align: every part but the last begins and ends at a multiple of it.
+
+    What a helper has not begun by the time this thread is done with its
     own part, this thread does too: on a busy machine nobody waits for a thread that gets no core.
     """
     parts = min(getattr(_local, "threads", torch.get_num_threads()), _MOST_THREADS)

@@ -1,6 +1,7 @@
-"""How PyTorch's threads wait, and what oneDNN and MKL keep. No torch here: it is settled before torch loads.
+"""Settings of the native libraries under PyTorch: OpenMP, oneDNN, MKL and the C allocator.
 
-How much memory the allocator keeps: one heap for all threads, and what is free given back to the system.
+No torch here: all but ``trim_malloc`` must be called before torch is first imported, and before there are
+threads. Each respects what the environment already says.
 """
 
 from __future__ import annotations
@@ -12,41 +13,41 @@ from collections.abc import Callable
 
 __all__ = [
     "MOST_THREADS",
-    "keep_little_code",
-    "keep_no_buffers",
-    "release_freed",
-    "share_one_heap",
-    "wait_politely",
+    "limit_onednn_cache",
+    "disable_mkl_buffers",
+    "trim_malloc",
+    "use_one_malloc_arena",
+    "use_passive_omp_wait",
 ]
 
 MOST_THREADS = 512  # that may be asked for; OpenMP crashes where it cannot make them
 
 
-def wait_politely() -> None:
-    """Makes OpenMP's threads sleep while they wait, unless the environment already says how.
+def use_passive_omp_wait() -> None:
+    """Make OpenMP's threads sleep while they wait.
 
     By default they spin. That costs nothing on an idle machine, but as soon as another program wants
     a core, each of the hundreds of small steps of a decode waits for a thread that spins on the wrong
-    one: an update then takes ten times as long. Call before torch is first imported.
+    one: an update then takes ten times as long.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def keep_little_code() -> None:
-    """Makes oneDNN keep the machine code of the last 256 shapes, unless the environment says how many.
+def limit_onednn_cache() -> None:
+    """Make oneDNN keep the machine code of the last 256 shapes only.
 
     It compiles some for every shape it meets, and keeps 1024 by default: a stream without a breath, whose
     windows and texts have every length there is, then takes 50 MB more, and still grows after five
-    minutes. 256 are those of all lengths of windows. Call before torch is first imported.
+    minutes. 256 are those of all lengths of windows.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 
 
-def keep_no_buffers() -> None:
-    """Makes MKL free the buffers of a product after it, unless the environment says otherwise.
+def disable_mkl_buffers() -> None:
+    """Make MKL free the buffers of a matrix product after it.
 
     It would keep 6 MB for every thread that ever made a spectrogram, and none of that is of use to
-    anything else. Call before torch is first imported.
+    anything else.
     """
     os.environ.setdefault("MKL_DISABLE_FAST_MM", "1")
 
@@ -54,26 +55,29 @@ def keep_no_buffers() -> None:
 _ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 
 
-def share_one_heap() -> None:
-    """Makes all threads take memory from one heap, unless the environment already says from how many.
+def use_one_malloc_arena() -> None:
+    """Make all threads take memory from one arena of the GNU allocator.
 
     By default each has its own, and keeps in it as much as its largest decode took, while the others
-    need little. Call before there are threads.
+    need little.
     """
-    mallopt = _of_gnu("mallopt")
+    mallopt = _glibc_function("mallopt")
     if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
         mallopt(_ARENA_MAX, 1)
 
 
-def release_freed() -> None:
-    """Returns freed memory that the allocator keeps. Loading a model frees more than the model takes."""
-    trim = _of_gnu("malloc_trim")
+def trim_malloc() -> None:
+    """Give freed memory back to the system. Loading a model frees more than the model takes.
+
+    May take tens of milliseconds: call it where nothing waits, and with no lock held.
+    """
+    trim = _glibc_function("malloc_trim")
     if trim is not None:
         trim(0)
 
 
-def _of_gnu(name: str) -> Callable[..., int] | None:
-    """A function of the GNU C library; None elsewhere, where the allocator is left to itself."""
+def _glibc_function(name: str) -> Callable[..., int] | None:
+    """Return a function of the GNU C library; None elsewhere, where the allocator is left to itself."""
     if not sys.platform.startswith("linux"):
         return None
     library = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""The first decode, before anybody waits for one."""
+"""One decode before any stream needs one, so that the kernels are compiled by then."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ __all__ = ["COMPILING", "warm_up"]
 
 COMPILING = "the decoder is being compiled for this processor, which only the first run does, or is slow to load"
 
-_PATIENCE = 2.0  # seconds after which whoever waits is told why
+_PATIENCE = 2.0  # seconds before ``on_slow``
 
 
 @torch.inference_mode()
 def warm_up(model: Whisper, on_slow: Callable[[], None]) -> None:
-    """Runs one decoder step. On CPU the first one ever compiles the kernels for this processor, and
-    ``on_slow`` is called, from another thread, when that takes long enough to be noticed."""
+    """Run one decoder step of ``model``; on CPU the first one ever compiles the kernels for this processor.
+
+    ``on_slow`` is called from another thread when that takes longer than two seconds.
+    """
     timer = threading.Timer(_PATIENCE, on_slow)
     timer.daemon = True
     timer.start()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..cpu.compute_types import prepare_for_cpu, resolve_compute_type
-from ..cpu.runtime import release_freed
+from ..cpu.runtime import trim_malloc
 from ..errors import ModelError, WeightsError
 from ..whisper.network import TextDecoder, Whisper
 from .checkpoint import Checkpoint, read_checkpoint
@@ -37,7 +37,7 @@ def load_model(
     checkpoint = read_checkpoint(fetch(source), name=source.name)
     model = build_model(checkpoint, name=source.name, device=target, compute_type=chosen)
     del checkpoint
-    release_freed()
+    trim_malloc()
     return model
 
 

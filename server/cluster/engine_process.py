@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from ... import WhisperStreamError
 from .. import process_stats as usage
-from ..daemon.process import configure_logging, settle_memory
+from ..daemon.process import configure_logging, freeze_gc
 from ..engine import Engine, load_engine
 from ..http.health import numbers
 from ..stream.stream import where
@@ -57,7 +57,7 @@ def main(argv: Sequence[str], open_engine: Callable[[StartEngine], Engine] | Non
     except Exception as error:  # noqa: BLE001 - the process's own boundary: one line, no traceback
         logger.error("event=engine_failed error=%s at=%s", type(error).__name__, where(error))
         return 1
-    settle_memory()
+    freeze_gc()
     channel.send(EngineReady(model=engine.model_name, languages=tuple(engine.languages)))
     try:
         asyncio.run(_serve(channel, SharedAudioSlots(audio_slots), engine))

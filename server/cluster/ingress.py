@@ -23,7 +23,7 @@ from starlette.websockets import WebSocket
 
 from ... import WhisperStreamError
 from ..daemon.listener import DaemonServer, reload, uvicorn_config
-from ..daemon.process import configure_logging, settle_memory
+from ..daemon.process import configure_logging, freeze_gc
 from ..daemon.tls import server_context
 from ..http.admission import Admission
 from ..http.app import Hub, create_app
@@ -146,7 +146,7 @@ class _IngressServer(DaemonServer):
         reload(self._hub, self._tls, self._hello.certificate, self._hello.key)
 
     def _ready(self) -> None:
-        settle_memory()
+        freeze_gc()
         self._tasks = [
             asyncio.create_task(self._repeat(_PUBLISH_SECONDS, self._hub.publish)),
             asyncio.create_task(self._repeat(_REPORT_SECONDS, self._engine.report)),

@@ -28,7 +28,7 @@ from ..http.debug import check_debug
 from ..protocol.messages import STREAM_PATH
 from ..stream.runner import Engine
 from .listener import DaemonServer, bind, bind_several, reload
-from .process import configure_logging, settle_memory
+from .process import configure_logging, freeze_gc
 from .tls import fingerprint, make_certificate, server_context
 
 __all__ = ["main"]
@@ -180,7 +180,7 @@ async def _supervise(
 
 
 def _say_ready(config: ServerConfig, sock: socket.socket, model: str, *, closed: bool) -> None:
-    settle_memory()
+    freeze_gc()
     url = _url(config, sock.getsockname()[1])
     logger.info("listening on %s model=%s", url, model)
     if not (is_loopback(config.host) or closed):

@@ -9,7 +9,7 @@ import gc
 import logging
 import sys
 
-__all__ = ["configure_logging", "settle_memory"]
+__all__ = ["configure_logging", "freeze_gc"]
 
 
 def configure_logging(level: str) -> None:
@@ -23,7 +23,7 @@ def configure_logging(level: str) -> None:
     logging.getLogger(package).setLevel(level.upper())
 
 
-def settle_memory() -> None:
+def freeze_gc() -> None:
     """Take everything there is for lasting.
 
     A full collection walks through all objects, those of the libraries among them (half a million with

@@ -40,18 +40,18 @@ def open_engine(
     Raises the errors of ``load_model``, each one clear sentence.
     """
     from ...model.cpu.runtime import (
-        keep_little_code,
-        keep_no_buffers,
-        share_one_heap,
-        wait_politely,
+        disable_mkl_buffers,
+        limit_onednn_cache,
+        use_one_malloc_arena,
+        use_passive_omp_wait,
     )
     from ...model.weights.locate import locate
 
     locate(model)  # a mistyped name is told before the slow imports
-    wait_politely()
-    keep_little_code()
-    keep_no_buffers()
-    share_one_heap()
+    use_passive_omp_wait()
+    limit_onednn_cache()
+    disable_mkl_buffers()
+    use_one_malloc_arena()
 
     import torch
 
@@ -75,7 +75,7 @@ def _on_cpu(whisper: Whisper) -> EngineThread:
     import numpy as np
     import torch
 
-    from ...model.cpu.runtime import release_freed
+    from ...model.cpu.runtime import trim_malloc
     from ...model.cpu.warmup import COMPILING, warm_up
     from .cpu_backend import WhisperBackend
 
@@ -91,14 +91,14 @@ def _on_cpu(whisper: Whisper) -> EngineThread:
     # the first decode compiles and allocates: no user should wait for that
     noise = np.random.default_rng(0).normal(0.0, 0.01, 16_000).astype(np.float32)
     first.decode([DecodeJob(audio=noise, language="en")])
-    release_freed()
+    trim_malloc()
     return EngineThread(
         [first, *others],
         first.tokenizer,
         model_name=whisper.name,
         languages=first.tokenizer.all_language_codes if whisper.is_multilingual else (),
         on_start=lambda busy: torch.set_num_threads(max(1, cores // busy)),
-        on_rest=release_freed,
+        on_rest=trim_malloc,
         clock=time.perf_counter,
     )
 

@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from whisper_stream.model.cpu import kernels
-from whisper_stream.model.cpu.numba_cache import compiled
+from whisper_stream.model.cpu import alignment, kernels
+from whisper_stream.model.cpu.numba_cache import cached_njit
 
 SOURCE = """
 def tripled(number):
@@ -37,7 +37,7 @@ def no_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_machine_code_is_kept(tmp_path: Path) -> None:
-    assert compiled(function_in(tmp_path))(14) == 42
+    assert cached_njit(function_in(tmp_path))(14) == 42
     assert list((tmp_path / "__pycache__").glob("kernels.tripled-*.nbc"))
 
 
@@ -47,13 +47,13 @@ def test_where_no_folder_can_be_written_to_it_is_compiled_all_the_same(
     (tmp_path / "__pycache__").write_text("a file, so no folder can be made here")
     for variable in ("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(variable, str(tmp_path / "__pycache__"))
-    function = compiled(function_in(tmp_path))
+    function = cached_njit(function_in(tmp_path))
     assert function(14) == 42
     assert function.stats.cache_path is None
 
 
 def test_options_reach_the_compiler_and_the_gil_is_released(tmp_path: Path) -> None:
-    options = compiled(function_in(tmp_path), fastmath=True).targetoptions
+    options = cached_njit(function_in(tmp_path), fastmath=True).targetoptions
     assert options["nogil"] and options["fastmath"]
     assert options["error_model"] == "numpy"
 
@@ -72,7 +72,7 @@ def test_machine_code_of_other_sources_is_never_run(
         module.FACTOR = factor
         monkeypatch.setitem(sys.modules, "kernels", module)  # kept code names its module
         exec(compile(own.read_text(), str(own), "exec"), vars(module))
-        result: int = compiled(module.scaled)(10)
+        result: int = cached_njit(module.scaled, sources=[str(beside)])(10)
         return result
 
     assert (run(3), run(4), run(3)) == (30, 40, 30)
@@ -87,20 +87,38 @@ def test_the_own_source_counts_by_its_text_not_by_its_time(tmp_path: Path) -> No
         os.utime(file, (1_000_000_000, 1_000_000_000))
         space: dict[str, Any] = {"__name__": "kernels"}
         exec(compile(file.read_text(), str(file), "exec"), space)
-        result: int = compiled(space["scaled"])(10)
+        result: int = cached_njit(space["scaled"])(10)
         return result
 
     assert (run(3), run(4)) == (30, 40)
 
 
-def test_every_file_that_is_compiled_into_the_kernels_counts() -> None:
-    """``compiled`` finds them by their names."""
-    folder = Path(kernels.__file__).parent
-    imported = [
-        node.module
-        for name in ("kernels.py", "kernel_dot.py", "alignment.py")
-        for node in ast.walk(ast.parse((folder / name).read_text()))
-        if isinstance(node, ast.ImportFrom) and node.level == 1
-    ]
-    assert "kernel_dot" in imported
-    assert all(name == "numba_cache" or str(name).startswith("kernel") for name in imported)
+def modules_imported_by(file: str) -> set[str]:
+    """The modules beside ``file`` that it imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(Path(file).read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            assert node.level == 1, f"{file} takes something from another folder"
+            found |= {node.module} if node.module else {name.name for name in node.names}
+    return found
+
+
+def test_every_file_that_is_compiled_into_the_kernels_is_named() -> None:
+    """A file whose change would leave old machine code in use is not overlooked."""
+    assert kernels.__file__ is not None
+    named = {Path(source).stem for source in kernels.SOURCES}
+    assert modules_imported_by(kernels.__file__) == {"numba_cache"} | named
+    for source in kernels.SOURCES:
+        assert modules_imported_by(source) <= {"numba_cache"} | named
+    assert modules_imported_by(alignment.__file__) == {"numba_cache"}
+
+
+def test_nothing_else_is_compiled() -> None:
+    """A new file of kernels must be added to the test above."""
+    root = Path(kernels.__file__).parents[1]
+    users = {
+        path.name
+        for path in root.rglob("*.py")
+        if "cached_njit(" in path.read_text().replace("@cached_njit", "cached_njit(")
+    }
+    assert users == {"numba_cache.py", "kernels.py", "alignment.py"}

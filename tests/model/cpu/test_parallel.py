@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from whisper_stream.model.cpu.parallel import in_parts, small_operations
+from whisper_stream.model.cpu.parallel import parallel_for, single_threaded_torch
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def threads_as_before() -> Iterator[None]:
 
 def parts_of(size: int, align: int) -> list[tuple[int, int]]:
     done: list[tuple[int, int]] = []
-    in_parts(lambda begin, end: done.append((begin, end)), size, align=align)
+    parallel_for(lambda begin, end: done.append((begin, end)), size, align=align)
     return sorted(done)
 
 
@@ -48,12 +48,12 @@ def test_nobody_waits_for_a_helper_that_does_not_come() -> None:
         all_busy.wait(30)
         assert free.wait(30)
 
-    other = threading.Thread(target=in_parts, args=(busy, 8), kwargs={"align": 1})
+    other = threading.Thread(target=parallel_for, args=(busy, 8), kwargs={"align": 1})
     other.start()
     done_by: list[int] = []
     try:
         all_busy.wait(30)
-        in_parts(lambda begin, end: done_by.append(threading.get_ident()), 8, align=1)
+        parallel_for(lambda begin, end: done_by.append(threading.get_ident()), 8, align=1)
     finally:
         free.set()
         other.join(30)
@@ -69,12 +69,12 @@ def test_an_error_in_any_part_is_told(part: int) -> None:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        in_parts(work, 4, align=1)
+        parallel_for(work, 4, align=1)
 
 
 def test_operations_are_small_inside_and_as_before_after() -> None:
     torch.set_num_threads(2)
-    with small_operations():
+    with single_threaded_torch():
         assert torch.get_num_threads() == 1
         assert len(parts_of(64, 16)) == 2  # kernels are shared all the same
     assert torch.get_num_threads() == 2
@@ -83,7 +83,7 @@ def test_operations_are_small_inside_and_as_before_after() -> None:
 
 def test_threads_are_as_before_after_an_error() -> None:
     torch.set_num_threads(2)
-    with pytest.raises(ZeroDivisionError), small_operations():
+    with pytest.raises(ZeroDivisionError), single_threaded_torch():
         raise ZeroDivisionError
     assert torch.get_num_threads() == 2
     torch.set_num_threads(3)

@@ -1,4 +1,4 @@
-"""One heap for all threads, by what the GNU C library says of its heaps."""
+"""Settings of the native libraries: the environment before torch loads, and the arenas of the allocator."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from whisper_stream.model.cpu.runtime import release_freed, share_one_heap
+from whisper_stream.model.cpu.runtime import (
+    disable_mkl_buffers,
+    limit_onednn_cache,
+    trim_malloc,
+    use_one_malloc_arena,
+    use_passive_omp_wait,
+)
 
 # Threads that are alive at the same time take memory; then malloc_info counts the heaps.
 THREADS = """
 import ctypes, sys, threading
-from whisper_stream.model.cpu.runtime import share_one_heap
+from whisper_stream.model.cpu.runtime import use_one_malloc_arena
 if sys.argv[2] == "one":
-    share_one_heap()
+    use_one_malloc_arena()
 library = ctypes.CDLL(None)
 library.malloc.restype = ctypes.c_void_p
 library.fopen.restype = ctypes.c_void_p
@@ -59,5 +65,24 @@ def test_elsewhere_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(ctypes, "CDLL", refuse)
-    share_one_heap()
-    release_freed()
+    use_one_malloc_arena()
+    trim_malloc()
+
+
+def test_defaults_are_set_and_choices_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "")  # so that it is put back
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "2000")
+    use_passive_omp_wait()
+    limit_onednn_cache()
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "2000"
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+    limit_onednn_cache()
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "256"
+    monkeypatch.setenv("MKL_DISABLE_FAST_MM", "0")
+    disable_mkl_buffers()
+    assert os.environ["MKL_DISABLE_FAST_MM"] == "0"
+    monkeypatch.delenv("MKL_DISABLE_FAST_MM")
+    disable_mkl_buffers()
+    assert os.environ["MKL_DISABLE_FAST_MM"] == "1"
