@@ -9,10 +9,11 @@ a row's result does not depend on the rows beside it.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..errors import ModelError
@@ -29,7 +30,10 @@ _FEW = 8  # rows up to which a fused layer is faster than its parts
 
 
 class CompiledDecoder(nn.Module):
-    """Takes over the matrices of ``decoder``, whose audio projections (``cross_kv``) it leaves as they are."""
+    """A ``TextDecoder`` with int8 weights and compiled layers.
+
+    It takes over the matrices of ``decoder``, whose audio projections (``cross_kv``) it leaves as they are.
+    """
 
     def __init__(self, decoder: TextDecoder) -> None:
         super().__init__()
@@ -45,7 +49,7 @@ class CompiledDecoder(nn.Module):
         decoder.set_submodule("token_embedding", Int8Embedding(matrix))
         self._no_slots = np.full(self._heads, -1)  # by head: where its scores go, -1 for nowhere
         self._layers = [_take_over(block) for block in decoder.blocks]
-        self._norm = _norms(decoder.ln)
+        self._norm = _norm(decoder.ln)
         self.wide = decoder
 
     def audio_cache(self, features: Tensor, lengths: Tensor | None = None) -> CrossCache:
@@ -83,7 +87,7 @@ class CompiledDecoder(nn.Module):
         x = embedded.view(batch * length, -1).numpy()
         scores = self._run_layers(x, positions, cache, audio, heads or {})
         hidden = np.empty_like(x)
-        normalise(x, *self._norm, hidden)
+        normalise(x, self._norm, hidden)
         return torch.from_numpy(hidden).view(batch, length, -1), scores
 
     def _run_layers(
@@ -94,7 +98,7 @@ class CompiledDecoder(nn.Module):
         audio: CrossCache,
         heads: dict[int, list[int]],
     ) -> Tensor | None:
-        """All layers on ``x`` [R, D] in place -> the scores of ``heads`` [B, heads, T, S]."""
+        """Run all layers on ``x`` [R, D] in place; return the scores of ``heads``, [B, heads, T, F]."""
         batch, length = positions.shape
         windows, _, size, _ = audio.k[0].shape
         lengths = np.full(windows, size) if audio.lengths is None else audio.lengths.numpy()
@@ -114,27 +118,38 @@ class CompiledDecoder(nn.Module):
             decode_layer(
                 x,
                 places,
-                keys[index],
-                values[index],
-                *audio.bits[index],
+                (keys[index], values[index]),
+                audio.bits[index],
                 lengths,
                 slots,
                 seen,
-                *layer,
+                layer.norms,
+                layer.matrices,
             )
         return torch.from_numpy(np.concatenate(scores, axis=1)) if scores else None
 
 
-def _norms(norm: nn.LayerNorm) -> tuple[Floats, Floats]:
+def _norm(norm: nn.LayerNorm) -> tuple[Floats, Floats]:
     return norm.weight.float().numpy(), norm.bias.float().numpy()
 
 
-def _take_over(block: nn.Module) -> tuple[Any, ...]:
-    """Makes the matrices of ``block`` int8; returns its weights as ``decode_layer`` takes them."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _LayerWeights:
+    """The weights of a layer as ``decode_layer`` takes them, in the order in which it uses them."""
+
+    norms: tuple[tuple[Floats, Floats], ...]  # gain and bias, each [D]
+    matrices: tuple[
+        tuple[NDArray[np.int8], Floats, Floats], ...
+    ]  # weight [N, K], scale [N], bias [N]
+
+
+def _take_over(block: nn.Module) -> _LayerWeights:
+    """Make the matrices of ``block`` int8, and return all its weights."""
     assert isinstance(block, DecoderBlock)
-    arrays: list[Any] = [*_norms(block.attn_ln), *_norms(block.cross_ln), *_norms(block.mlp_ln)]
+    matrices = []
     for name in ("attn_qkv", "attn_out", "cross_query", "cross_out", "mlp_in", "mlp_out"):
         matrix = Int8Matrix.of(getattr(block, name))
         setattr(block, name, KernelLinear(matrix))
-        arrays += matrix.arrays
-    return tuple(arrays)
+        matrices.append(matrix.arrays)
+    norms = (_norm(block.attn_ln), _norm(block.cross_ln), _norm(block.mlp_ln))
+    return _LayerWeights(norms=norms, matrices=tuple(matrices))

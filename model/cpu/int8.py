@@ -62,7 +62,7 @@ class KernelLinear(nn.Module):
         out = np.empty((len(rows), len(matrix.scale)), np.float32)
 
         def part(begin: int, end: int) -> None:
-            linear_part(rows, *matrix.arrays, out, begin, end)
+            linear_part(rows, matrix.arrays, out, begin, end)
 
         if len(rows) * matrix.weight.size < _WORTH_SHARING:
             part(0, len(matrix.scale))

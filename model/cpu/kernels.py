@@ -8,7 +8,7 @@ The functions ending in ``_`` do what numba lacks (reading bf16, prefetching, fa
 work on scalars and are compiled into their callers.
 
 Letters in shape comments: R rows (B sequences of T tokens each), D state, H heads, d = D / H = 64,
-C tokens a sequence can have, A windows, S audio positions, N outputs, K inputs.
+C tokens a sequence can have, A windows, F audio frames, N outputs, K inputs.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _kernel(function: Callable[..., Any]) -> Any:
 
 @_kernel
 def _round_rows(x: Any, out: Any, units: Any) -> None:
-    """``x`` [R, K] -> ``out`` [R, K] int16 and ``units`` [R], so that out * unit is x.
+    """Round ``x`` [R, K] to ``out`` [R, K] int16 and ``units`` [R], so that out * unit is x.
 
     As fine as a sum of K products with int8 fits in an int32.
     """
@@ -160,9 +160,12 @@ def _round_rows(x: Any, out: Any, units: Any) -> None:
 
 
 @_kernel
-def linear_part(x: Any, weight: Any, scale: Any, bias: Any, out: Any, begin: int, end: int) -> None:
-    """Columns ``begin`` to ``end``, at least 4, of ``out`` [R, N]: ``x`` [R, K] times ``weight`` [N, K] int8
-    in units of ``scale`` [N], plus ``bias`` [N]."""
+def linear_part(x: Any, matrix: Any, out: Any, begin: int, end: int) -> None:
+    """Multiply ``x`` [R, K] with ``matrix`` into the columns ``begin`` to ``end``, at least 4, of ``out`` [R, N].
+
+    ``matrix``: ``weight`` [N, K] int8 in units of ``scale`` [N], and ``bias`` [N], which is added.
+    """
+    weight, scale, bias = matrix
     rows, size = x.shape
     rounded = np.empty((rows, size), np.int16)
     units = np.empty(rows, np.float32)
@@ -189,14 +192,15 @@ def linear_part(x: Any, weight: Any, scale: Any, bias: Any, out: Any, begin: int
 
 
 @_kernel
-def linear(x: Any, weight: Any, scale: Any, bias: Any, out: Any) -> None:
-    """All columns of it."""
-    linear_part(x, weight, scale, bias, out, 0, weight.shape[0])
+def linear(x: Any, matrix: Any, out: Any) -> None:
+    """Multiply ``x`` with ``matrix`` into all columns of ``out``; see ``linear_part``."""
+    linear_part(x, matrix, out, 0, out.shape[1])
 
 
 @_kernel
-def normalise(x: Any, gain: Any, bias: Any, out: Any) -> None:
-    """Layer norm of the rows ``x`` [R, D]."""
+def normalise(x: Any, norm: Any, out: Any) -> None:
+    """Write the layer norm of the rows ``x`` [R, D] to ``out``; ``norm``: gain and bias, each [D]."""
+    gain, bias = norm
     rows, size = x.shape
     for r in range(rows):
         total = np.float32(0)
@@ -214,7 +218,7 @@ def normalise(x: Any, gain: Any, bias: Any, out: Any) -> None:
 
 @_kernel
 def _softmax(scores: Any, count: int) -> Any:
-    """Turns ``scores`` [count] into exponentials; their sum is returned."""
+    """Turn ``scores`` [count] into exponentials and return their sum."""
     largest = scores[0]
     for s in range(1, count):
         largest = max(largest, scores[s])
@@ -227,11 +231,12 @@ def _softmax(scores: Any, count: int) -> Any:
 
 
 @_kernel
-def attend_text(qkv: Any, positions: Any, keys: Any, values: Any, out: Any) -> None:
-    """Self-attention: enters keys and values of the rows in the cache, then each row looks back.
+def attend_text(qkv: Any, positions: Any, cache: Any, out: Any) -> None:
+    """Self-attention: enter keys and values of the rows in the cache, then let each row look back.
 
-    ``qkv``: [R, 3 * D]; ``positions``: [R]; ``keys``, ``values``: [B, H, C, d]; ``out``: [R, D].
+    ``qkv``: [R, 3 * D]; ``positions``: [R]; ``cache``: keys and values, [B, H, C, d]; ``out``: [R, D].
     """
+    keys, values = cache
     rows = len(positions)
     sequences, heads, _, _ = keys.shape
     length = rows // sequences
@@ -264,14 +269,13 @@ def attend_text(qkv: Any, positions: Any, keys: Any, values: Any, out: Any) -> N
 
 
 @_kernel
-def attend_audio(
-    queries: Any, keys: Any, values: Any, lengths: Any, slots: Any, seen: Any, out: Any
-) -> None:
+def attend_audio(queries: Any, cache: Any, lengths: Any, slots: Any, seen: Any, out: Any) -> None:
     """Cross-attention of the rows to their window, of which ``lengths`` [A] positions count.
 
-    ``queries``: [R, D]; ``keys``, ``values``: [A, H, S, d] bf16 as int16; ``out``: [R, D]. A head h
-    with ``slots`` [H] not below 0 leaves its scores before the softmax in ``seen`` [B, slots, T, S].
+    ``queries``: [R, D]; ``cache``: keys and values, [A, H, F, d] bf16 as int16; ``out``: [R, D]. A head h
+    with ``slots`` [H] not below 0 leaves its scores before the softmax in ``seen`` [B, slots, T, F].
     """
+    keys, values = cache
     rows = queries.shape[0]
     windows, heads, size, _ = keys.shape
     length = seen.shape[2]
@@ -323,56 +327,39 @@ def _add(x: Any, y: Any) -> None:
 def decode_layer(
     x: Any,
     positions: Any,
-    keys: Any,
-    values: Any,
-    audio_keys: Any,
-    audio_values: Any,
+    text: Any,
+    audio: Any,
     lengths: Any,
     slots: Any,
     seen: Any,
-    attn_gain: Any,
-    attn_shift: Any,
-    cross_gain: Any,
-    cross_shift: Any,
-    mlp_gain: Any,
-    mlp_shift: Any,
-    qkv_weight: Any,
-    qkv_scale: Any,
-    qkv_bias: Any,
-    attn_weight: Any,
-    attn_scale: Any,
-    attn_bias: Any,
-    query_weight: Any,
-    query_scale: Any,
-    query_bias: Any,
-    cross_weight: Any,
-    cross_scale: Any,
-    cross_bias: Any,
-    in_weight: Any,
-    in_scale: Any,
-    in_bias: Any,
-    out_weight: Any,
-    out_scale: Any,
-    out_bias: Any,
+    norms: Any,
+    matrices: Any,
 ) -> None:
-    """One layer, on ``x`` [R, D] in place. The other arguments: see the parts."""
+    """Run one decoder layer on ``x`` [R, D] in place.
+
+    ``text`` and ``audio`` are keys and values, see ``attend_text`` and ``attend_audio``; ``norms`` and
+    ``matrices`` are the layer's weights in the order in which they are used. Groups are plain tuples:
+    numba takes three times as long over the arguments of a call if they are named ones.
+    """
+    attn_norm, cross_norm, mlp_norm = norms
+    attn_qkv, attn_out, cross_query, cross_out, mlp_in, mlp_out = matrices
     rows, state = x.shape
     h = np.empty((rows, state), np.float32)
     y = np.empty((rows, state), np.float32)
     qkv = np.empty((rows, 3 * state), np.float32)
-    normalise(x, attn_gain, attn_shift, h)
-    linear(h, qkv_weight, qkv_scale, qkv_bias, qkv)
-    attend_text(qkv, positions, keys, values, h)
-    linear(h, attn_weight, attn_scale, attn_bias, y)
+    normalise(x, attn_norm, h)
+    linear(h, attn_qkv, qkv)
+    attend_text(qkv, positions, text, h)
+    linear(h, attn_out, y)
     _add(x, y)
-    normalise(x, cross_gain, cross_shift, h)
-    linear(h, query_weight, query_scale, query_bias, y)
-    attend_audio(y, audio_keys, audio_values, lengths, slots, seen, h)
-    linear(h, cross_weight, cross_scale, cross_bias, y)
+    normalise(x, cross_norm, h)
+    linear(h, cross_query, y)
+    attend_audio(y, audio, lengths, slots, seen, h)
+    linear(h, cross_out, y)
     _add(x, y)
-    normalise(x, mlp_gain, mlp_shift, h)
+    normalise(x, mlp_norm, h)
     wide = np.empty((rows, 4 * state), np.float32)
-    linear(h, in_weight, in_scale, in_bias, wide)
+    linear(h, mlp_in, wide)
     gelu(wide)
-    linear(wide, out_weight, out_scale, out_bias, y)
+    linear(wide, mlp_out, y)
     _add(x, y)

@@ -45,7 +45,9 @@ def test_products_of_whole_numbers_are_exact(rows: int, outputs: int, size: int)
     weight = rng.integers(-127, 128, (outputs, size)).astype(np.int8)
     scale = np.ldexp(np.float32(1), rng.integers(-8, 3, outputs)).astype(np.float32)
     out = np.full((rows, outputs), np.nan, np.float32)
-    linear_part(x.astype(np.float32), weight, scale, np.zeros(outputs, np.float32), out, 0, outputs)
+    linear_part(
+        x.astype(np.float32), (weight, scale, np.zeros(outputs, np.float32)), out, 0, outputs
+    )
     exact = x @ weight.T.astype(np.int64)
     assert np.array_equal(out, exact.astype(np.float32) * scale)
 
@@ -57,7 +59,7 @@ def test_the_largest_sums_do_not_overflow(size: int) -> None:
     weight = np.full((6, size), 127, np.int8)
     weight[1] = -127
     out = np.empty((5, 6), np.float32)
-    linear_part(x, weight, np.ones(6, np.float32), np.ones(6, np.float32), out, 0, 6)
+    linear_part(x, (weight, np.ones(6, np.float32), np.ones(6, np.float32)), out, 0, 6)
     expected = x.astype(np.float64) @ weight.T.astype(np.float64) + 1
     np.testing.assert_allclose(out, expected, rtol=1e-6)
 
@@ -69,7 +71,7 @@ def test_a_linear_layer_is_as_near_as_rounding_lets_it(rows: int) -> None:
     matrix = Int8Matrix.of(linear_of(normal(3, 50, 384), bias))
     weight = matrix.weight.astype(np.float64) * matrix.scale[:, None]
     out = np.empty((rows, 50), np.float32)
-    linear_part(x, *matrix.arrays, out, 0, 50)
+    linear_part(x, matrix.arrays, out, 0, 50)
     unit = np.abs(x).max(axis=1) / levels(384)  # [R]
     bound = 0.5 * unit[:, None] * np.abs(weight).sum(axis=1) + 1e-5 * np.abs(out) + 1e-5
     assert (np.abs(out - (x.astype(np.float64) @ weight.T + bias)) <= bound).all()
@@ -86,11 +88,11 @@ def linear_of(weight: Floats, bias: Floats | None) -> torch.nn.Linear:
 @pytest.mark.parametrize(("begin", "end"), [(0, 4), (5, 12), (7, 23), (16, 23)])
 def test_a_part_writes_its_columns_only(begin: int, end: int) -> None:
     x, weight = normal(4, 5, 64), np.random.default_rng(5).integers(-127, 128, (23, 64))
-    given = (x, weight.astype(np.int8), np.abs(normal(6, 23)), normal(7, 23))
+    matrix = (weight.astype(np.int8), np.abs(normal(6, 23)), normal(7, 23))
     whole = np.empty((5, 23), np.float32)
-    linear_part(*given, whole, 0, 23)
+    linear_part(x, matrix, whole, 0, 23)
     out = np.full((5, 23), 7.0, np.float32)
-    linear_part(*given, out, begin, end)
+    linear_part(x, matrix, out, begin, end)
     assert np.array_equal(out[:, begin:end], whole[:, begin:end])
     assert (out[:, :begin] == 7).all() and (out[:, end:] == 7).all()
 
@@ -100,10 +102,10 @@ def test_rows_do_not_depend_on_each_other() -> None:
     x[4] *= 1e4
     matrix = Int8Matrix.of(linear_of(normal(9, 30, 128), None))
     together = np.empty((9, 30), np.float32)
-    linear_part(x, *matrix.arrays, together, 0, 30)
+    linear_part(x, matrix.arrays, together, 0, 30)
     for row in range(9):
         alone = np.empty((1, 30), np.float32)
-        linear_part(x[row : row + 1], *matrix.arrays, alone, 0, 30)
+        linear_part(x[row : row + 1], matrix.arrays, alone, 0, 30)
         np.testing.assert_allclose(alone[0], together[row], rtol=1e-6, atol=1e-6)
 
 
@@ -111,7 +113,7 @@ def test_zeros_are_no_trouble() -> None:
     out = np.empty((2, 8), np.float32)
     bias = normal(10, 8)
     matrix = Int8Matrix.of(linear_of(np.zeros((8, 64), np.float32), bias))
-    linear_part(np.zeros((2, 64), np.float32), *matrix.arrays, out, 0, 8)
+    linear_part(np.zeros((2, 64), np.float32), matrix.arrays, out, 0, 8)
     assert np.array_equal(out, np.stack([bias, bias]))
 
 
@@ -131,7 +133,7 @@ def test_a_large_layer_is_shared_and_gives_the_same(outputs: int) -> None:
     x = torch.from_numpy(normal(14, 2, 3, 128))
     out = KernelLinear(matrix)(x)
     expected = np.empty((6, outputs), np.float32)
-    linear_part(x.view(6, 128).numpy(), *matrix.arrays, expected, 0, outputs)
+    linear_part(x.view(6, 128).numpy(), matrix.arrays, expected, 0, outputs)
     assert out.shape == (2, 3, outputs)
     np.testing.assert_allclose(out.view(6, -1).numpy(), expected, rtol=1e-6, atol=1e-6)
 
@@ -148,7 +150,7 @@ def test_normalise_is_layer_norm(size: int) -> None:
     x, gain, bias = 5 * normal(16, 3, size) + 2, normal(17, size), normal(18, size)
     x[1] *= 100
     out = np.empty_like(x)
-    normalise(x, gain, bias, out)
+    normalise(x, (gain, bias), out)
     weight, shift = _tensors(gain, bias)
     expected = F.layer_norm(torch.from_numpy(x), (size,), weight, shift)
     np.testing.assert_allclose(out, expected.numpy(), rtol=1e-5, atol=1e-5)
@@ -228,7 +230,7 @@ def test_text_attention_sees_each_row_up_to_its_position() -> None:
         attended = F.scaled_dot_product_attention(query, own_k[:, : at + 1], own_v[:, : at + 1])
         expected[row] = attended[:, 0].numpy()
     out = np.empty((6, state), np.float32)
-    attend_text(qkv, positions, keys, values, out)
+    attend_text(qkv, positions, (keys, values), out)
     assert np.array_equal(keys, expected_keys) and np.array_equal(values, expected_values)
     np.testing.assert_allclose(out, expected.reshape(6, state), rtol=1e-5, atol=2e-6)
 
@@ -248,7 +250,7 @@ def test_audio_attention_sees_the_true_length_of_its_window(windows: int) -> Non
     seen = np.full((4, 2, length, size), -np.inf, np.float32)
     out = np.empty((8, state), np.float32)
     bits = [part.view(torch.int16).numpy() for part in (k, v)]
-    attend_audio(queries, *bits, lengths, slots, seen, out)
+    attend_audio(queries, tuple(bits), lengths, slots, seen, out)
 
     q = torch.from_numpy(queries).view(4, length, heads, HEAD_SIZE).transpose(1, 2)  # [B, H, T, d]
     k, v = (part.float().repeat_interleave(4 // windows, dim=0) for part in (k, v))
