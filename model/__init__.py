@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .decode.task import DecodingOptions, DecodingResult, decode, detect_language
+    from .decoding.task import DecodingOptions, DecodingResult, decode, detect_language
     from .media.audio import load_audio, pad_or_trim
-    from .transcribe.transcribe import transcribe
+    from .transcription.transcribe import transcribe
     from .weights.loading import load_model
     from .weights.registry import available_models
     from .whisper.dims import ModelDimensions
@@ -39,18 +39,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DecodingOptions": "decode.options",
-    "DecodingResult": "decode.task",
+    "DecodingOptions": "decoding.options",
+    "DecodingResult": "decoding.task",
     "ModelDimensions": "whisper.dims",
     "Whisper": "whisper.network",
     "available_models": "weights.registry",
-    "decode": "decode.task",
-    "detect_language": "decode.task",
+    "decode": "decoding.task",
+    "detect_language": "decoding.task",
     "load_audio": "media.audio",
     "load_model": "weights.loading",
     "log_mel_spectrogram": "whisper.mel",
     "pad_or_trim": "media.audio",
-    "transcribe": "transcribe.transcribe",
+    "transcribe": "transcription.transcribe",
 }
 
 

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from whisper_stream.model.decode.inference import EncodedAudio
-from whisper_stream.model.decode.task import DecodingOptions, decode, detect_language
+from whisper_stream.model.decoding.inference import EncodedAudio
+from whisper_stream.model.decoding.task import DecodingOptions, decode, detect_language
 from whisper_stream.model.media.audio import load_audio
-from whisper_stream.model.transcribe.transcribe import transcribe
+from whisper_stream.model.transcription.transcribe import transcribe
 from whisper_stream.model.weights.registry import available_models
 from whisper_stream.model.whisper.mel import log_mel_spectrogram
 

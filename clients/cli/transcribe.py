@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ... import WhisperStreamError
 from ...model.cpu.runtime import MOST_THREADS
-from ...model.decode.options import DecodingOptions
+from ...model.decoding.options import DecodingOptions
 from ...model.errors import DecodingOptionsError, UsageError
-from ...model.transcribe.subtitles import SubtitleOptions
+from ...model.transcription.subtitles import SubtitleOptions
 from ...model.weights.locate import locate
 from ...model.weights.registry import lookup
 from ...model.whisper.languages import LANGUAGES, TO_LANGUAGE_CODE
@@ -37,7 +37,7 @@ from ...model.whisper.words import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from .flag_values import boolean, language, model_name, number, number_or_none, whole, whole_or_none
 
 if TYPE_CHECKING:
-    from ...model.transcribe.writers import ResultWriter
+    from ...model.transcription.writers import ResultWriter
     from ...model.whisper.network import Whisper
 
 __all__ = [
@@ -505,7 +505,7 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _writer(settings: TranscribeSettings) -> ResultWriter:
-    from ...model.transcribe.writers import get_writer
+    from ...model.transcription.writers import get_writer
 
     folder = Path(settings.output_dir)
     try:
@@ -522,7 +522,7 @@ def _writer(settings: TranscribeSettings) -> ResultWriter:
 def _transcribe_files(settings: TranscribeSettings, writer: ResultWriter) -> int:
     """Transcribes every file that can be; returns how many could not."""
     from ...model.media.audio import load_audio
-    from ...model.transcribe.transcribe import transcribe
+    from ...model.transcription.transcribe import transcribe
 
     _check_machine(settings)
     work = partial(
@@ -581,9 +581,9 @@ def _check_machine(settings: TranscribeSettings) -> None:
     import torch
 
     from ...model.cpu.compute_types import resolve_compute_type
-    from ...model.decode.fallback import options_ladder
+    from ...model.decoding.fallback import options_ladder
     from ...model.errors import ModelError
-    from ...model.transcribe.transcribe import clip_points
+    from ...model.transcription.transcribe import clip_points
     from ...model.weights.loading import pick_device
 
     if settings.threads:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.media.audio import load_audio
-from ...model.transcribe.transcribe import transcribe
+from ...model.transcription.transcribe import transcribe
 from ...model.whisper.languages import LANGUAGES
 from ...model.whisper.network import Whisper
 from ...streamer.audio.detectors import make_detector

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from ...model.align import alignment_cost, attended_times, token_times
-from ...model.decode.beam import beam_search, judge
-from ...model.decode.greedy import GreedyOutput, decode_greedy
+from ...model.decoding.beam import beam_search, judge
+from ...model.decoding.greedy import GreedyOutput, decode_greedy
 from ...model.whisper.cache import CrossCache
 from ...model.whisper.network import Whisper
 from ...model.whisper.tokenizer import Tokenizer

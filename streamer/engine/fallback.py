@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...model.decode.compression import compression_ratio
+from ...model.decoding.compression import compression_ratio
 from ...model.whisper.tokenizer import Tokenizer
 from ..config import SAMPLE_RATE
 from ..jobs import DecodedWord, DecodeJob, DecodeResult

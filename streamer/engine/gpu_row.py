@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ...model.decode.beam_row import BeamRow
-from ...model.decode.greedy_row import GreedyRow
+from ...model.decoding.beam_row import BeamRow
+from ...model.decoding.greedy_row import GreedyRow
 from ...model.whisper.tokenizer import Tokenizer
 from ..jobs import DecodedWord, DecodeJob, DecodeResult
 from .backend import BackendConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...model.decode.greedy import GreedyRules
+from ...model.decoding.greedy import GreedyRules
 from ...model.whisper.network import Whisper
 from ...model.whisper.tokenizer import Tokenizer, get_tokenizer
 from ..jobs import DecodeJob, Task

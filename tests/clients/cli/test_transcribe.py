@@ -22,7 +22,7 @@ from whisper_stream.clients.cli.main import main
 from whisper_stream.clients.cli.transcribe import parse_settings
 from whisper_stream.model.cpu import warmup
 from whisper_stream.model.media import audio
-from whisper_stream.model.transcribe import transcribe as transcription
+from whisper_stream.model.transcription import transcribe as transcription
 from whisper_stream.model.weights import loading
 from whisper_stream.model.whisper.languages import language_code
 

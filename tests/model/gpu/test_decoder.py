@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
-from whisper_stream.model.decode.beam_row import BeamRow
-from whisper_stream.model.decode.greedy_row import GreedyRow
-from whisper_stream.model.decode.strategies import BeamSearchDecoder, MaximumLikelihoodRanker
+from whisper_stream.model.decoding.beam_row import BeamRow
+from whisper_stream.model.decoding.greedy_row import GreedyRow
+from whisper_stream.model.decoding.strategies import BeamSearchDecoder, MaximumLikelihoodRanker
 from whisper_stream.model.gpu.decoder import Feed, SlotDecoder
 from whisper_stream.model.gpu.encoder import PackedEncoder, _round
 from whisper_stream.model.whisper.mel import log_mel_spectrogram

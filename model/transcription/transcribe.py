@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..decode.fallback import FallbackPolicy, options_ladder
-from ..decode.inference import EncodedAudio
-from ..decode.task import DecodingOptions, check_for_model, detect_language
+from ..decoding.fallback import FallbackPolicy, options_ladder
+from ..decoding.inference import EncodedAudio
+from ..decoding.task import DecodingOptions, check_for_model, detect_language
 from ..errors import DecodingOptionsError
 from ..media.audio import N_FRAMES, N_SAMPLES, load_audio, to_waveform
 from ..whisper.mel import log_mel_spectrogram

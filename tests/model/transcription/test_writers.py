@@ -12,7 +12,7 @@ import whisper.utils
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from whisper_stream.model.errors import DecodingOptionsError, ModelError
-from whisper_stream.model.transcribe.writers import OUTPUT_FORMATS, get_writer, render_result
+from whisper_stream.model.transcription.writers import OUTPUT_FORMATS, get_writer, render_result
 
 OPTIONS = [
     {

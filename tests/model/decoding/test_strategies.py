@@ -12,7 +12,7 @@ import whisper.decoding as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from whisper_stream.model.decode.strategies import (
+from whisper_stream.model.decoding.strategies import (
     BeamSearchDecoder,
     Candidate,
     GreedyDecoder,

@@ -12,11 +12,11 @@ import whisper.timing
 import whisper.tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from whisper_stream.model.decode.inference import EncodedAudio
+from whisper_stream.model.decoding.inference import EncodedAudio
 from whisper_stream.model.media.audio import load_audio
-from whisper_stream.model.transcribe import word_times as timing
-from whisper_stream.model.transcribe.segments import Segment
-from whisper_stream.model.transcribe.word_times import (
+from whisper_stream.model.transcription import word_times as timing
+from whisper_stream.model.transcription.segments import Segment
+from whisper_stream.model.transcription.word_times import (
     WordTiming,
     add_word_timestamps,
     find_alignment,

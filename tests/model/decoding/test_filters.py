@@ -9,7 +9,7 @@ import whisper.tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from whisper_stream.model.decode.filters import (
+from whisper_stream.model.decoding.filters import (
     ApplyTimestampRules,
     LogitFilter,
     SuppressBlank,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..align import alignment_cost, token_times
-from ..decode.inference import EncodedAudio
+from ..decoding.inference import EncodedAudio
 from ..whisper.network import Whisper
 from ..whisper.tokenizer import Tokenizer
 from ..whisper.words import (

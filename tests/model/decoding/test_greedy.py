@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
-from whisper_stream.model.decode.greedy import GreedyOutput, GreedyRules, decode_greedy
+from whisper_stream.model.decoding.greedy import GreedyOutput, GreedyRules, decode_greedy
 from whisper_stream.model.whisper.cache import CrossCache
 from whisper_stream.model.whisper.dims import ModelDimensions
 from whisper_stream.model.whisper.mel import log_mel_spectrogram

@@ -16,11 +16,11 @@ import torch
 import whisper
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from whisper_stream.model.decode.fallback import FallbackPolicy, options_ladder
-from whisper_stream.model.decode.task import DecodingResult
-from whisper_stream.model.transcribe import long_form as transcription_state
-from whisper_stream.model.transcribe.long_form import LongForm, Recording, TranscribeOptions
-from whisper_stream.model.transcribe.segments import Segment, Transcript, Word
+from whisper_stream.model.decoding.fallback import FallbackPolicy, options_ladder
+from whisper_stream.model.decoding.task import DecodingResult
+from whisper_stream.model.transcription import long_form as transcription_state
+from whisper_stream.model.transcription.long_form import LongForm, Recording, TranscribeOptions
+from whisper_stream.model.transcription.segments import Segment, Transcript, Word
 from whisper_stream.model.whisper.tokenizer import get_tokenizer
 
 # the reference leaves its vocabulary file open

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from whisper_stream.model import transcribe
 from whisper_stream.model.errors import AudioError, DecodingOptionsError
 from whisper_stream.model.media.audio import load_audio
-from whisper_stream.model.transcribe.progress import segment_line
-from whisper_stream.model.transcribe.segments import Segment
+from whisper_stream.model.transcription.progress import segment_line
+from whisper_stream.model.transcription.segments import Segment
 
 from ...helpers.reference import our_model, reference_model
 

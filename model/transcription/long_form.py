@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..decode.fallback import FallbackPolicy, decode_with_fallback
-from ..decode.inference import EncodedAudio
-from ..decode.task import DecodingOptions, DecodingResult
+from ..decoding.fallback import FallbackPolicy, decode_with_fallback
+from ..decoding.inference import EncodedAudio
+from ..decoding.task import DecodingOptions, DecodingResult
 from ..media.audio import N_FRAMES, pad_or_trim
 from ..whisper.network import Whisper
 from ..whisper.tokenizer import Tokenizer

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from whisper_stream.model.decode.beam import beam_search, judge
-from whisper_stream.model.decode.greedy import GreedyOutput, GreedyRules, decode_greedy
-from whisper_stream.model.decode.inference import EncodedAudio
-from whisper_stream.model.decode.task import decode
+from whisper_stream.model.decoding.beam import beam_search, judge
+from whisper_stream.model.decoding.greedy import GreedyOutput, GreedyRules, decode_greedy
+from whisper_stream.model.decoding.inference import EncodedAudio
+from whisper_stream.model.decoding.task import decode
 from whisper_stream.model.media.audio import load_audio
 from whisper_stream.model.whisper.cache import CrossCache
 from whisper_stream.model.whisper.mel import log_mel_spectrogram

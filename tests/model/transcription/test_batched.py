@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from whisper_stream.model.transcribe import batched as chunks
-from whisper_stream.model.transcribe.batched import plan_windows
+from whisper_stream.model.transcription import batched as chunks
+from whisper_stream.model.transcription.batched import plan_windows
 
 FRAME = 480  # samples of one decision of the detector
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 import whisper
 from torch import Tensor
-from whisper_stream.model.decode.inference import EncodedAudio
-from whisper_stream.model.decode.task import DecodingOptions, decode, detect_language
+from whisper_stream.model.decoding.inference import EncodedAudio
+from whisper_stream.model.decoding.task import DecodingOptions, decode, detect_language
 from whisper_stream.model.errors import DecodingOptionsError
 from whisper_stream.model.media.audio import load_audio
 from whisper_stream.model.whisper.mel import log_mel_spectrogram
