@@ -124,8 +124,10 @@ def test_each_name_of_ours_exists(name: str) -> None:
         assert name in transcribe_parser()._option_string_actions
         return
     path, _, argument = name.rstrip(")").partition("(")
-    module, *attributes = path.split(".")
-    found: Any = import_module(f"whisper_stream.model.{module}")
+    attributes = path.split(".")
+    found: Any = import_module("whisper_stream.model")
+    while hasattr(found, "__path__"):  # a package: the next name is one of its modules
+        found = import_module(f"{found.__name__}.{attributes.pop(0)}")
     for attribute in attributes:
         fields = getattr(found, "__dataclass_fields__", {})
         found = fields[attribute] if attribute in fields else getattr(found, attribute)
