@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .commands import EndOfStream
 from .config import SAMPLE_RATE
 from .events import Event
 from .jobs import DecodeJob, DecodeResult
@@ -78,7 +79,7 @@ def simulate(
         now = max(now, free_at)
         for event in finish_job():
             yield TimedEvent(now, event)
-    for event in session.finish():
+    for event in session.request(EndOfStream()):
         yield TimedEvent(now, event)
     while not session.finished:
         start_job()

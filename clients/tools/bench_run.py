@@ -25,6 +25,7 @@ from ...model.transcription.transcribe import transcribe
 from ...model.whisper.languages import LANGUAGES
 from ...model.whisper.network import Whisper
 from ...streamer.audio.detectors import make_detector
+from ...streamer.commands import EndOfStream
 from ...streamer.config import SAMPLE_RATE, StreamConfig
 from ...streamer.engine.backend import Backend
 from ...streamer.engine.cpu_backend import WhisperBackend
@@ -154,7 +155,7 @@ def play_live(
             running.add_done_callback(finished.put)
         if at == len(audio) and not ended:
             ended = True
-            yield from told(session.finish())
+            yield from told(session.request(EndOfStream()))
             continue
         step = audio[at : at + _STEP]
         wait: float | None = None

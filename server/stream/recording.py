@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from ...streamer import commands
 from ...streamer.audio.ingest import Ingest
 from ...streamer.config import SAMPLE_RATE, StreamConfig
 from ...streamer.events import Event
@@ -113,13 +114,13 @@ class Recording:
 
     def flush(self, flush_id: str) -> list[Event]:
         self.controls += 1
-        events = self._session.flush(flush_id)
+        events = self._session.request(commands.Flush(id=flush_id))
         self._record(Flush(id=flush_id))
         return events
 
     def configure(self, config: StreamConfig) -> None:
         self.controls += 1
-        self._session.configure(config)
+        self._session.request(_changes(config))
         self._record(Configure(config=config))
 
     def end_input(self) -> list[Event]:
@@ -164,10 +165,10 @@ class Recording:
                 return self._feed(fed)[1]
             case Flush(id=flush_id):
                 self.controls += 1
-                return self._session.flush(flush_id)
+                return self._session.request(commands.Flush(id=flush_id))
             case Configure(config=config):
                 self.controls += 1
-                self._session.configure(config)
+                self._session.request(_changes(config))
                 return []
             case EndInput(fed=fed):
                 self._end_input()
@@ -234,8 +235,18 @@ class Recording:
 
     def _finish(self) -> list[Event]:
         self._finish_called = True
-        return self._session.finish()
+        return self._session.request(commands.EndOfStream())
 
     def _record(self, command: Command) -> None:
         if self.record is not None:
             self.record(command)
+
+
+def _changes(config: StreamConfig) -> commands.Configure:
+    return commands.Configure(
+        language=config.language,
+        languages=config.languages,
+        prompt=config.prompt,
+        hotwords=config.hotwords,
+        endpoint_silence=config.endpoint_silence,
+    )

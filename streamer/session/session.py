@@ -16,14 +16,13 @@ since the stream began.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ..audio.ring_buffer import RingBuffer
 from ..audio.utterances import UtteranceTracker
 from ..audio.vad import SpeechDetector
+from ..commands import Configure, EndOfStream, Flush, Request
 from ..config import SAMPLE_RATE, StreamConfig
 from ..events import Done, Event, Flushed, Gap, StreamWarning
 from ..jobs import DecodedWord, DecodeJob, DecodeResult
@@ -81,51 +80,36 @@ class StreamSession:
         self._audio.append(samples)
         return self._advance()
 
-    def flush(self, flush_id: str) -> list[Event]:
-        """Asks for a commit of everything received so far; ``Flushed`` tells when it is done."""
+    def request(self, command: Request) -> list[Event]:
+        """Queue ``command``: it is carried out once all audio received so far has been looked at.
 
-        def cut() -> list[Event]:
-            self._tracker.cut(resume=True)
-            self._flushes.append((flush_id, self._audio.position))
-            return self._settle()
-
-        self._audio.ask(cut)
+        ``Flushed`` answers a flush, and ``Done`` the end of the stream, when all before is committed.
+        """
+        if isinstance(command, EndOfStream):
+            self._finishing = True
+        self._audio.add(command)
         return self._advance()
 
-    def configure(self, config: StreamConfig) -> None:
-        """From here on, language, languages, prompt, hotwords and endpoint_silence are those of
-        ``config``, also for what is not decoded yet."""
-
-        def change() -> list[Event]:
-            self._configure(config)
-            return []
-
-        self._audio.ask(change)
+    def _carry_out(self, command: Request) -> list[Event]:
+        match command:
+            case Flush(id=flush_id):
+                self._tracker.cut(resume=True)
+                self._flushes.append((flush_id, self._audio.position))
+                return self._settle()
+            case Configure():
+                self._configure(command.revise(self._config))
+                return []
+            case EndOfStream():
+                self._tracker.cut(resume=False)
+                self._ended = True
+                return self._settle()
 
     def _configure(self, config: StreamConfig) -> None:
+        """Use the options of ``config`` from here on, also for what is not decoded yet."""
+        self._config = config
         self._language.configure(config)
         self._transcript.expect(config, self._codec)
         self._tracker.set_endpoint(config.endpoint_silence)
-        self._config = replace(
-            self._config,
-            language=config.language,
-            languages=config.languages,
-            prompt=config.prompt,
-            hotwords=config.hotwords,
-            endpoint_silence=config.endpoint_silence,
-        )
-
-    def finish(self) -> list[Event]:
-        """No more audio will come; ``Done`` follows when everything is committed."""
-
-        def end() -> list[Event]:
-            self._tracker.cut(resume=False)
-            self._ended = True
-            return self._settle()
-
-        self._finishing = True
-        self._audio.ask(end)
-        return self._advance()
 
     # Decoding
 
@@ -146,10 +130,12 @@ class StreamSession:
             self._windows.enter()
             if not self._cadence.skipping and self._busy():
                 break
-            happened = self._audio.step()
-            if happened is None:
+            if (command := self._audio.take_request()) is not None:
+                events += self._carry_out(command)
+            elif (happened := self._audio.step()) is not None:
+                events += happened
+            else:
                 break
-            events += happened
             self._windows.forget_silence()
         return events
 

@@ -6,7 +6,6 @@ Which stretch of a stream's audio is decoded next, and what becomes of audio tha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..audio.ring_buffer import RingBuffer, quietest
 from ..audio.utterances import Utterance, UtteranceTracker
+from ..commands import Request
 from ..config import SAMPLE_RATE, StreamConfig
 from ..events import Event
 from .cadence import Cadence
@@ -24,8 +24,6 @@ from .transcript import Transcript
 __all__ = ["AudioQueue", "STALL_KEEP_SECONDS", "SessionStatistics", "Window", "WindowScheduler"]
 
 _STEP = SAMPLE_RATE // 10  # as clients send it: with other cuts, what is left over waits
-
-Request = Callable[[], list[Event]]
 
 
 class AudioQueue:
@@ -55,26 +53,28 @@ class AudioQueue:
         self._buffer.append(samples)
         self._tracker.listen(samples)
 
-    def ask(self, request: Request) -> None:
-        """Has ``request`` carried out once all audio received so far is looked at."""
+    def add(self, request: Request) -> None:
+        """Queue ``request`` behind all audio received so far."""
         self._requests.append((self.received, request))
 
+    def take_request(self) -> Request | None:
+        """Return the oldest request if all audio before it has been looked at, and drop it here."""
+        if self._requests and self._requests[0][0] == self.position:
+            return self._requests.popleft()[1]
+        return None
+
     def step(self) -> list[Event] | None:
-        """Looks at the next piece, or carries out the request that is due. None: there is neither."""
-        place = self.position
-        if not self._requests and place % _STEP == 0 and (quiet := self._tracker.quiet) >= _STEP:
+        """Look at the next piece, at most up to the next request. None: there is no whole piece yet."""
+        position = self.position
+        if not self._requests and position % _STEP == 0 and (quiet := self._tracker.quiet) >= _STEP:
             # many steps at once come to the same: nothing happens in any of them
             return self._tracker.go_on(quiet - quiet % _STEP)
-        end = place + _STEP - place % _STEP
+        end = position + _STEP - position % _STEP
         if self._requests:
-            at, request = self._requests[0]
-            if at == place:
-                self._requests.popleft()
-                return request()
-            end = min(end, at)
+            end = min(end, self._requests[0][0])
         if end > self.received:
             return None  # a piece that is not complete may yet go on
-        return self._tracker.go_on(end - place)
+        return self._tracker.go_on(end - position)
 
 
 STALL_KEEP_SECONDS = 2.0  # of a full window's end is left uncommitted when it must be cut

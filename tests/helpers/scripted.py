@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from whisper_stream.streamer.commands import Flush
 from whisper_stream.streamer.config import SAMPLE_RATE, StreamConfig
 from whisper_stream.streamer.events import (
     Commit,
@@ -244,7 +245,7 @@ class Ledger:
 
     def flush(self, flush_id: str) -> None:
         self.flushes.append(flush_id)
-        self.observe(self.session.flush(flush_id))
+        self.observe(self.session.request(Flush(id=flush_id)))
 
     def observe(self, events: Iterable[Event]) -> None:
         for event in events:

@@ -22,6 +22,7 @@ from whisper_stream.server.http.app import Hub
 from whisper_stream.server.protocol import messages as wire
 from whisper_stream.server.protocol.codec import codec_for
 from whisper_stream.server.stream.runner import Session
+from whisper_stream.streamer.commands import Configure, EndOfStream, Flush, Request
 from whisper_stream.streamer.config import StreamConfig
 from whisper_stream.streamer.events import (
     Commit,
@@ -88,15 +89,14 @@ class ScriptedSession:
         self._drop_job()
         return [Gap(start_sample=start, end_sample=end, reason=reason), *self._settle()]
 
-    def flush(self, flush_id: str) -> list[Event]:
-        self._flushes.append(flush_id)
-        return self._settle()
-
-    def configure(self, config: StreamConfig) -> None:
-        self.config = config
-
-    def finish(self) -> list[Event]:
-        self._ending = True
+    def request(self, command: Request) -> list[Event]:
+        match command:
+            case Flush(id=flush_id):
+                self._flushes.append(flush_id)
+            case Configure():
+                self.config = command.revise(self.config)
+            case EndOfStream():
+                self._ending = True
         return self._settle()
 
     def _drop_job(self) -> None:

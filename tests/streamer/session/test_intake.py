@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from whisper_stream.streamer.audio.ring_buffer import RingBuffer
 from whisper_stream.streamer.audio.utterances import UtteranceTracker
+from whisper_stream.streamer.commands import Flush
 from whisper_stream.streamer.config import StreamConfig
 from whisper_stream.streamer.errors import BufferFullError
 from whisper_stream.streamer.events import Event
@@ -23,17 +24,17 @@ class Rig:
         self.places: list[int] = []  # where requests were carried out
 
     def ask(self) -> None:
-        def request() -> list[Event]:
-            self.places.append(self.intake.position)
-            return []
-
-        self.intake.ask(request)
+        self.intake.add(Flush())
 
     def run(self) -> list[Event]:
         events: list[Event] = []
-        while (happened := self.intake.step()) is not None:
-            events += happened
-        return events
+        while True:
+            if self.intake.take_request() is not None:
+                self.places.append(self.intake.position)
+            elif (happened := self.intake.step()) is not None:
+                events += happened
+            else:
+                return events
 
 
 def test_a_step_is_looked_at_once_it_is_whole() -> None:

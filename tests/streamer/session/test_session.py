@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from whisper_stream.streamer.commands import EndOfStream, Flush
 from whisper_stream.streamer.config import SAMPLE_RATE, StreamConfig
 from whisper_stream.streamer.errors import BufferFullError
 from whisper_stream.streamer.events import (
@@ -52,7 +53,7 @@ class Live:
         return self
 
     def finish(self) -> Live:
-        self.ledger.observe(self.session.finish())
+        self.ledger.observe(self.session.request(EndOfStream()))
         drain(self.ledger, self.decoder)
         return self
 
@@ -151,8 +152,8 @@ def test_a_flush_commits_what_was_said() -> None:
 
 def test_flushes_in_silence_are_answered_at_once() -> None:
     live = Live().play(np.zeros(SAMPLE_RATE, np.float32))
-    assert live.session.flush("a") == [Flushed(flush_id="a", sample=SAMPLE_RATE)]
-    assert live.session.flush("a") == [Flushed(flush_id="a", sample=SAMPLE_RATE)]
+    assert live.session.request(Flush(id="a")) == [Flushed(flush_id="a", sample=SAMPLE_RATE)]
+    assert live.session.request(Flush(id="a")) == [Flushed(flush_id="a", sample=SAMPLE_RATE)]
 
 
 def test_a_language_is_detected_once_and_kept() -> None:
@@ -211,7 +212,7 @@ def test_a_window_that_cannot_be_decoded_frees_its_room() -> None:
         live.ledger.feed(audio[at : at + 1600])
         if live.session.next_job(0.0) is not None:
             live.ledger.observe(live.session.fail_job("no memory", 0.0))
-    live.ledger.observe(live.session.finish())
+    live.ledger.observe(live.session.request(EndOfStream()))
     while live.session.next_job(0.0) is not None:
         live.ledger.observe(live.session.fail_job("no memory", 0.0))
     assert live.session.finished

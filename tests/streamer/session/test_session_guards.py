@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from whisper_stream.model.whisper.network import Whisper
 from whisper_stream.streamer.audio.vad import WebRtcDetector
+from whisper_stream.streamer.commands import Configure, EndOfStream
 from whisper_stream.streamer.config import SAMPLE_RATE, PolicyName, StreamConfig
 from whisper_stream.streamer.engine.cpu_backend import BackendConfig, WhisperBackend
 from whisper_stream.streamer.events import (
@@ -60,7 +61,7 @@ class Played:
             self.ledger.feed(audio[at : at + 1600])
             self._answer()
         if finish:
-            self.ledger.observe(self.session.finish())
+            self.ledger.observe(self.session.request(EndOfStream()))
             self._answer()
             assert self.session.finished
         return self
@@ -246,7 +247,7 @@ def test_hotwords_and_languages_can_be_changed_in_between() -> None:
     stream = Played(StreamConfig(hotwords="Nguyen"))
     stream.play(LONG_SCRIPT.audio[: 4 * SAMPLE_RATE], finish=False)
     before = len(stream.jobs)
-    stream.session.configure(replace(stream.config, hotwords="Kim", languages=("en", "ko")))
+    stream.session.request(Configure(hotwords="Kim", languages=("en", "ko")))
     stream.play(LONG_SCRIPT.audio[4 * SAMPLE_RATE :])
     assert {(job.prompt[:7], job.languages) for job in stream.jobs[:before]} == {
         (letters(" Nguyen"), ())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from whisper_stream.model.whisper.network import Whisper
 from whisper_stream.streamer.audio.ingest import PcmIngest
 from whisper_stream.streamer.audio.vad import WebRtcDetector
+from whisper_stream.streamer.commands import Configure, EndOfStream, Flush
 from whisper_stream.streamer.config import SAMPLE_RATE, StreamConfig
 from whisper_stream.streamer.engine.cpu_backend import BackendConfig, WhisperBackend
 from whisper_stream.streamer.events import Commit, Event, Lag
@@ -103,7 +104,7 @@ def test_a_session_polled_at_the_same_samples_does_the_same(
             for start, end in cuts(len(poll), chunk_sizes):
                 ledger.feed(poll[start:end])
             drain(ledger, decoder)
-        ledger.observe(session.finish())
+        ledger.observe(session.request(EndOfStream()))
         drain(ledger, decoder)
         assert session.finished
         return ledger.events, [(len(job.audio), job.prefix) for job in decoder.jobs]
@@ -150,10 +151,10 @@ def live(
         events += session.feed(audio[at:end])
         at = end
         if end in requests and end % 2:
-            events += session.flush(str(end))
+            events += session.request(Flush(id=str(end)))
         elif end in requests:
-            session.configure(replace(config, endpoint_silence=0.3 + end % 5 / 10))
-    events += session.finish()
+            events += session.request(Configure(endpoint_silence=0.3 + end % 5 / 10))
+    events += session.request(EndOfStream())
     while not session.finished:
         work(max(now, free_at))
     return [event for event in events if not isinstance(event, Lag)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from whisper_stream.streamer.commands import EndOfStream
 from whisper_stream.streamer.config import SAMPLE_RATE, StreamConfig
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 from whisper_stream.streamer.session.session import StreamSession
@@ -92,7 +93,7 @@ class Rig:
             self.run("feed", SAMPLE_RATE)
 
     def finish(self, *, fail: bool = False) -> None:
-        self.ledger.observe(self.session.finish())
+        self.ledger.observe(self.session.request(EndOfStream()))
         self.settle(fail=fail)
         assert self.session.finished
 
@@ -172,7 +173,7 @@ def test_flushed_means_committed(script: Script, points: list[int]) -> None:
         drain(ledger, decoder)
         assert ledger.flushes == []
         assert {text for text, end in spared if end <= point} <= set(texts(ledger.words))
-    ledger.observe(session.finish())
+    ledger.observe(session.request(EndOfStream()))
     drain(ledger, decoder)
     assert session.finished
 
