@@ -125,7 +125,8 @@ def test_each_name_of_ours_exists(name: str) -> None:
         return
     path, _, argument = name.rstrip(")").partition("(")
     attributes = path.split(".")
-    found: Any = import_module("whisper_stream.model")
+    layer = attributes.pop(0) if attributes[0] == "clients" else "model"
+    found: Any = import_module(f"whisper_stream.{layer}")
     while hasattr(found, "__path__"):  # a package: the next name is one of its modules
         found = import_module(f"{found.__name__}.{attributes.pop(0)}")
     for attribute in attributes:
