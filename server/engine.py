@@ -58,7 +58,7 @@ def load_engine(config: ServerConfig, number: int = 0, count: int = 1) -> Engine
 
     Raises the errors of loading, each one sentence.
     """
-    from ..streamer.audio.detectors import make_detector
+    from ..streamer.audio.vad import make_detector
     from ..streamer.engine.opening import open_engine  # loads torch: only once it is needed
 
     make_detector(config.detector)  # one that is missing is told before the model is loaded

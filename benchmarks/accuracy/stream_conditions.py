@@ -28,8 +28,7 @@ from whisper_stream.clients.tools.bench_clips import BenchClip, TimedWord, read_
 from whisper_stream.clients.tools.bench_metrics import spelling
 from whisper_stream.model import load_audio, load_model, transcribe
 from whisper_stream.model.cpu.runtime import use_passive_omp_wait
-from whisper_stream.streamer.audio.detectors import make_detector
-from whisper_stream.streamer.audio.vad import FRAME_SAMPLES, WebRtcDetector
+from whisper_stream.streamer.audio.vad import FRAME_SAMPLES, WebRtcDetector, make_detector
 from whisper_stream.streamer.config import SAMPLE_RATE, StreamConfig
 from whisper_stream.streamer.engine.cpu_backend import WhisperBackend
 from whisper_stream.streamer.events import Commit

@@ -45,7 +45,7 @@ from whisper_stream.server.config import ServerConfig
 from whisper_stream.server.daemon.main import main as serve
 from whisper_stream.server.protocol import messages as wire
 from whisper_stream.server.protocol.codec import codec_for
-from whisper_stream.streamer.audio.detectors import make_detector
+from whisper_stream.streamer.audio.vad import make_detector
 from whisper_stream.streamer.config import SAMPLE_RATE, StreamConfig
 from whisper_stream.streamer.engine.engine import EngineStatistics
 from whisper_stream.streamer.jobs import DecodedWord, DecodeJob, DecodeResult

@@ -33,7 +33,7 @@ from rig import parser, random_model, report
 from scripted import ScriptedBackend
 from whisper_stream.model.media.audio import load_audio
 from whisper_stream.model.weights.loading import load_model
-from whisper_stream.streamer.audio.detectors import make_detector
+from whisper_stream.streamer.audio.vad import make_detector
 from whisper_stream.streamer.config import StreamConfig
 from whisper_stream.streamer.engine.backend import BackendConfig
 from whisper_stream.streamer.engine.cpu_backend import WhisperBackend

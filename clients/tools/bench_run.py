@@ -24,7 +24,7 @@ from ...model.media.audio import load_audio
 from ...model.transcription.transcribe import transcribe
 from ...model.whisper.languages import LANGUAGES
 from ...model.whisper.network import Whisper
-from ...streamer.audio.detectors import make_detector
+from ...streamer.audio.vad import make_detector
 from ...streamer.commands import EndOfStream
 from ...streamer.config import SAMPLE_RATE, StreamConfig
 from ...streamer.engine.backend import Backend

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 
-from ...streamer.audio.detectors import make_detector
+from ...streamer.audio.vad import make_detector
 from ...streamer.config import StreamConfig
 from ...streamer.engine.engine import EngineStatistics
 from ...streamer.errors import EngineClosedError

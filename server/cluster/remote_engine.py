@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from ...model.whisper.tokenizer import Tokenizer, get_tokenizer
-from ...streamer.audio.detectors import make_detector
+from ...streamer.audio.vad import make_detector
 from ...streamer.config import StreamConfig
 from ...streamer.engine.engine import FATAL, EngineStatistics
 from ...streamer.errors import EngineClosedError

@@ -1,4 +1,4 @@
-"""Where utterances begin and end on the sample clock, from the gate's starts and stops."""
+"""Utterances on the sample clock, found from the starts and stops of the speech gate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .vad import FRAME_SAMPLES, GateStart, SpeechDetector, SpeechGate
 
 __all__ = ["Utterance", "UtteranceTracker"]
 
-_TAIL_SECONDS = 0.4  # audio kept after the last voiced frame
+_POSTROLL_SECONDS = 0.4  # audio kept after the last voiced frame
 
 
 @dataclass(slots=True)
@@ -28,112 +28,126 @@ class Utterance:
 
     @property
     def waiting(self) -> bool:
-        """Whether it follows a cut into speech, and nothing was said since."""
+        """True while it follows a cut into speech, and nothing was said since."""
         return self.resumed and self.last_voiced <= self.start
 
 
 class UtteranceTracker:
     """Turns audio into utterances and speech events; knows nothing of decoding.
 
-    silence | pre-roll | speech .. pause .. speech | tail | silence
-            ^ start                                       ^ end, decided after endpoint_silence
+    silence | preroll | speech .. pause .. speech | postroll | silence
+            ^ start                                          ^ end, decided after endpoint_silence
+
+    Audio goes in by ``listen``; ``advance`` moves the tracker's clock over it and finds the events.
     """
 
     def __init__(self, config: StreamConfig, detector: SpeechDetector) -> None:
         self._gate = SpeechGate(detector)
         self._preroll = round(config.preroll * SAMPLE_RATE)
         self.set_endpoint(config.endpoint_silence)
-        self._received = 0
+        self._position = 0
         self._floor = 0  # where the last utterance ended: the next cannot start before
-        self.queue: deque[Utterance] = deque()  # oldest first; only the newest may be open
+        self._queue: deque[Utterance] = deque()  # oldest first; only the newest may be open
 
     @property
-    def received(self) -> int:
-        return self._received
+    def position(self) -> int:
+        """Sample that the clock has reached."""
+        return self._position
 
     @property
-    def speaking(self) -> bool:
-        return self._gate.speaking
+    def utterances(self) -> tuple[Utterance, ...]:
+        """The utterances that were not removed yet, oldest first; only the newest may be open."""
+        return tuple(self._queue)
 
     @property
-    def silence_start(self) -> int:
-        """Audio before this sample, outside the queue, will never be part of an utterance."""
-        return max(self._floor, self._received - self._preroll - SAMPLE_RATE // 2)
+    def first(self) -> Utterance | None:
+        """The oldest of them, once it is sure that there is one: a ``waiting`` one may yet vanish."""
+        return self._queue[0] if self._queue and not self._queue[0].waiting else None
+
+    @property
+    def speech_start(self) -> int:
+        """Sample before which all audio is silence, but for utterances that were removed."""
+        if self._queue:
+            return self._queue[0].start
+        return max(self._floor, self._position - self._preroll - SAMPLE_RATE // 2)
+
+    @property
+    def quiet_samples(self) -> int:
+        """Samples right ahead of the clock in which nothing can happen: silence, and nobody begins."""
+        if self._queue or self._gate.speaking or self._position % FRAME_SAMPLES:
+            return 0
+        return self._gate.quiet_frames * FRAME_SAMPLES
 
     def set_endpoint(self, seconds: float) -> None:
-        """So much silence ends an utterance."""
+        """Let silence of ``seconds`` end an utterance."""
         self._endpoint = round(seconds * SAMPLE_RATE)
-        self._tail = round(min(_TAIL_SECONDS, seconds) * SAMPLE_RATE)
-
-    def push(self, samples: NDArray[np.float32]) -> list[Event]:
-        """Takes samples [n]; at most ``endpoint_silence`` at a time keeps endpoints exact."""
-        self.listen(samples)
-        return self.go_on(len(samples))
+        self._postroll = round(min(_POSTROLL_SECONDS, seconds) * SAMPLE_RATE)
 
     def listen(self, samples: NDArray[np.float32]) -> None:
-        """Takes samples [n], ahead of ``go_on``: many at once are cheaper, and mean the same."""
+        """Take the next ``samples``, [S], ahead of the clock: many at once are cheaper, and mean the same."""
         self._gate.listen(samples)
 
-    @property
-    def quiet(self) -> int:
-        """Samples that were heard and not passed yet, in which nothing can happen: it is silent already,
-        and nobody begins to speak."""
-        if self.queue or self._gate.speaking or self._received % FRAME_SAMPLES:
-            return 0
-        return self._gate.quiet * FRAME_SAMPLES
+    def advance(self, samples: int) -> list[Event]:
+        """Move the clock over the next ``samples``, all of them given to ``listen`` before.
 
-    def go_on(self, samples: int) -> list[Event]:
-        """Passes so many samples, of those that were heard."""
+        At most ``endpoint_silence`` at a time keeps endpoints exact.
+        """
         events: list[Event] = []
-        frames = (self._received + samples) // FRAME_SAMPLES - self._received // FRAME_SAMPLES
-        self._received += samples
-        for change in self._gate.go_on(frames):
+        frames = (self._position + samples) // FRAME_SAMPLES - self._position // FRAME_SAMPLES
+        self._position += samples
+        for change in self._gate.advance(frames):
             if isinstance(change, GateStart):
                 # an endpoint may lie between the last stop and this start, inside one chunk
-                self._close_if_silent(change.sample)
-                self._speech_from(change.sample)
+                self._close_after_silence(change.sample)
+                self._open_at(change.sample)
                 events.append(SpeechStarted(sample=change.sample))
             else:
-                self.queue[-1].last_voiced = change.sample
+                self._queue[-1].last_voiced = change.sample
                 events.append(SpeechStopped(sample=change.sample))
-        if self._gate.speaking and self.queue:
-            self.queue[-1].last_voiced = self._gate.last_voiced
+        if self._gate.speaking and self._queue:
+            self._queue[-1].last_voiced = self._gate.last_voiced
         elif not self._gate.speaking:
-            self._close_if_silent(self._received)
+            self._close_after_silence(self._position)
         return events
 
     def cut(self, *, resume: bool) -> None:
-        """Ends the open utterance at the last sample received, in the middle of speech if need be.
+        """End the open utterance where the clock stands, in the middle of speech if need be.
 
         With ``resume``, speech that goes on starts a new utterance there.
         """
-        current = self._open()
+        current = self._get_open()
         if current is not None and current.waiting and resume:
             return  # cut already
         if current is not None:
-            self._close(self._received)
+            self._close(self._position)
         if resume and self._gate.speaking:
-            self._speech_from(self._received)
+            self._open_at(self._position)
 
-    def _open(self) -> Utterance | None:
-        return self.queue[-1] if self.queue and self.queue[-1].end is None else None
+    def remove_first(self) -> None:
+        """Remove the oldest utterance: it is decoded, or given up."""
+        self._queue.popleft()
 
-    def _speech_from(self, sample: int) -> None:
-        if self._open() is None:
+    def _get_open(self) -> Utterance | None:
+        return self._queue[-1] if self._queue and self._queue[-1].end is None else None
+
+    def _open_at(self, sample: int) -> None:
+        """Begin an utterance for speech from ``sample``, unless one is open."""
+        if self._get_open() is None:
             start = max(self._floor, sample - self._preroll, 0)
-            self.queue.append(
+            self._queue.append(
                 Utterance(start=start, last_voiced=sample, resumed=start == sample == self._floor)
             )
 
-    def _close_if_silent(self, until: int) -> None:
-        current = self._open()
+    def _close_after_silence(self, until: int) -> None:
+        """End the open utterance where it has been silent for long enough at ``until``."""
+        current = self._get_open()
         if current is not None and until - current.last_voiced >= self._endpoint:
-            self._close(current.last_voiced + self._tail)
+            self._close(current.last_voiced + self._postroll)
 
     def _close(self, end: int) -> None:
-        utterance = self.queue[-1]
+        utterance = self._queue[-1]
         if utterance.waiting:
-            self.queue.pop()  # a cut fell into speech, but nothing was said after it
+            self._queue.pop()  # a cut fell into speech, but nothing was said after it
             return
         utterance.end = end
         self._floor = end

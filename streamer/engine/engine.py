@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ..audio.detectors import make_detector
-from ..audio.vad import SpeechDetector
+from ..audio.vad import SpeechDetector, make_detector
 from ..config import DetectorName, StreamConfig
 from ..errors import EngineClosedError
 from ..jobs import DecodeJob, DecodeResult

@@ -1,54 +1,272 @@
-"""When a client is told how far its words are behind.
+"""The decision which words of a hypothesis are committed, and which are shown as a partial.
 
-Which words of the unstable tail are worth showing.
+Every update of a window gives a new hypothesis for the text after the committed words. A commit policy
+says how many of its leading words are stable:
 
-What is known of the open window's text: committed by agreement, and the tail that may still change.
+``local-agreement``
+    those that the last n hypotheses have in common. Source: Liu et al., "Low-Latency
+    Sequence-to-Sequence Speech Recognition and Translation by Partial Hypothesis Selection", 2020.
+``align-att``
+    those that the model heard well before the end of the audio: the attention of a word's tokens must
+    lie there. Source: Papi et al., "AlignAtt: Using Attention-based Audio-Translation Alignments as a
+    Guide for Simultaneous Speech Translation", Interspeech 2023; here for whole words only.
+``either``
+    those that one of the two would commit.
+
+The other words are unstable. They are shown to the client, and are the draft of the next decode.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
+from typing import Protocol
 
 from ..config import StreamConfig
-from ..events import Commit, Event, Lag, Partial, Word
+from ..events import Commit, Event, Partial, Word
 from ..jobs import DecodedWord
-from .policies import make_policy
-from .transcript import Transcript
+from .transcript import CommittedText
 from .window import Window
 
-__all__ = ["LagReporter", "HypothesisTracker", "PartialFilter"]
-
-_SECONDS = 2.0  # behind the live edge, from which on the client is told
-_STEP_SECONDS = 1.0  # and told again when it has changed by as much
-
-
-class LagReporter:
-    def __init__(self) -> None:
-        self._told = 0.0
-
-    def tell(self, behind: float, interval: float) -> list[Event]:
-        """``behind``: seconds of audio after what was decoded last; ``interval``: between updates."""
-        if behind < _SECONDS:
-            behind = 0.0
-        if abs(behind - self._told) < _STEP_SECONDS:
-            return []
-        self._told = behind
-        return [Lag(behind_seconds=behind, interval_seconds=interval)]
+__all__ = [
+    "AlignAtt",
+    "CommitPolicy",
+    "Either",
+    "HypothesisTracker",
+    "LocalAgreement",
+    "count_common_words",
+    "make_policy",
+]
 
 
-class PartialFilter:
-    """Holds back the words at the very end of the audio, which the next update is likely to change.
+class CommitPolicy(Protocol):
+    """A rule that says which words of the newest hypothesis are stable.
 
-    A word is shown once it ends ``margin`` seconds before the end of the audio. One that was shown
-    and is still there stays, so that nothing flickers.
+    Times are those of the window. The caller may commit fewer words than are stable.
     """
 
-    def __init__(self, margin: float) -> None:
-        self._margin = margin
-        self._shown: list[str] = []  # texts, after the committed words
+    @property
+    def latest(self) -> tuple[DecodedWord, ...]:
+        """The newest hypothesis after the committed words: the next draft."""
+        ...
 
-    def add(self, words: Sequence[DecodedWord], audio_seconds: float) -> tuple[DecodedWord, ...]:
-        """The newest tail -> its words to show. ``audio_seconds``: length of the window decoded."""
+    def add(self, words: Sequence[DecodedWord], audio_seconds: float) -> int:
+        """Take the hypothesis ``words`` for ``audio_seconds`` of audio; return how many are stable."""
+        ...
+
+    def commit(self, count: int) -> None:
+        """Drop the first ``count`` words from every hypothesis kept: they are committed now."""
+        ...
+
+    def reset(self) -> None:
+        """Forget all hypotheses: the next one stands alone."""
+        ...
+
+
+class LocalAgreement:
+    """The words that the last ``n`` hypotheses agree on, as far as they end before the audio does.
+
+    A word is compared with its punctuation, so half a word or a comma that is still in doubt holds
+    the commit back. A word near the end of the audio may have been cut, or be changed by more audio.
+
+    Args:
+        n: hypotheses that must agree.
+        margin: seconds before the end of the audio by which a word must have ended.
+        probability: of a word; one that is less likely must have ended ``doubtful_margin`` seconds before.
+
+    Raises:
+        ValueError: ``n`` is below 2.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        *,
+        margin: float,
+        probability: float = 0.0,
+        doubtful_margin: float = 0.0,
+    ) -> None:
+        if n < 2:
+            raise ValueError(f"agreement needs at least 2 hypotheses, not {n}")
+        self._n = n
+        self._margin = margin
+        self._probability = probability
+        self._doubtful_margin = doubtful_margin
+        self._history: list[tuple[DecodedWord, ...]] = []
+
+    @property
+    def latest(self) -> tuple[DecodedWord, ...]:
+        """The newest hypothesis after the committed words."""
+        return self._history[-1] if self._history else ()
+
+    def add(self, words: Sequence[DecodedWord], audio_seconds: float) -> int:
+        """Take the newest hypothesis; return how many of its words are stable."""
+        self._history.append(tuple(words))
+        del self._history[: -self._n]
+        if len(self._history) < self._n:
+            return 0
+        agreed = words[: count_common_words(self._history)]
+        for count, word in enumerate(agreed):
+            likely = word.probability >= self._probability
+            margin = self._margin if likely else self._doubtful_margin
+            if word.end > audio_seconds - margin:
+                return count
+        return len(agreed)
+
+    def commit(self, count: int) -> None:
+        """Drop the first ``count`` words from every hypothesis kept."""
+        self._history = [words[count:] for words in self._history]
+
+    def reset(self) -> None:
+        """Forget all hypotheses."""
+        self._history = []
+
+
+def count_common_words(hypotheses: Sequence[Sequence[DecodedWord]]) -> int:
+    """Count the leading words that are the same, token for token, in all ``hypotheses``."""
+    if not hypotheses:
+        return 0
+    count = 0
+    for words in zip(*hypotheses, strict=False):
+        if any(word.tokens != words[0].tokens for word in words[1:]):
+            break
+        count += 1
+    return count
+
+
+class AlignAtt:
+    """The words whose tokens attend to audio at least ``margin`` seconds before its end."""
+
+    def __init__(self, *, margin: float) -> None:
+        self._margin = margin
+        self._latest: tuple[DecodedWord, ...] = ()
+
+    @property
+    def latest(self) -> tuple[DecodedWord, ...]:
+        """The newest hypothesis after the committed words."""
+        return self._latest
+
+    def add(self, words: Sequence[DecodedWord], audio_seconds: float) -> int:
+        """Take the newest hypothesis; return how many of its words are stable."""
+        self._latest = tuple(words)
+        limit = audio_seconds - self._margin
+        heard = takewhile(lambda word: max(word.attended, word.end) <= limit, words)
+        return sum(1 for _ in heard)
+
+    def commit(self, count: int) -> None:
+        """Drop the first ``count`` words from the hypothesis kept."""
+        self._latest = self._latest[count:]
+
+    def reset(self) -> None:
+        """Forget the hypothesis."""
+        self._latest = ()
+
+
+class Either:
+    """The words that the more daring of two policies would commit."""
+
+    def __init__(self, first: CommitPolicy, second: CommitPolicy) -> None:
+        self._both = (first, second)
+
+    @property
+    def latest(self) -> tuple[DecodedWord, ...]:
+        """The newest hypothesis after the committed words."""
+        return self._both[0].latest
+
+    def add(self, words: Sequence[DecodedWord], audio_seconds: float) -> int:
+        """Take the newest hypothesis; return how many of its words are stable."""
+        return max([policy.add(words, audio_seconds) for policy in self._both])
+
+    def commit(self, count: int) -> None:
+        """Drop the first ``count`` words from the hypotheses of both."""
+        for policy in self._both:
+            policy.commit(count)
+
+    def reset(self) -> None:
+        """Forget the hypotheses of both."""
+        for policy in self._both:
+            policy.reset()
+
+
+def make_policy(config: StreamConfig) -> CommitPolicy:
+    """Return the policy that ``config`` asks for, without any hypothesis yet."""
+    agreement = LocalAgreement(
+        config.agreement,
+        margin=config.commit_margin,
+        probability=config.commit_probability,
+        doubtful_margin=config.doubtful_margin,
+    )
+    if config.policy == "local-agreement":
+        return agreement
+    attention = AlignAtt(margin=config.attention_margin)
+    return attention if config.policy == "align-att" else Either(agreement, attention)
+
+
+class HypothesisTracker:
+    """Takes the hypotheses of a window, commits their stable words, and shows the others as partials.
+
+    The words at the very end of the audio are held back from a partial, because the next update is
+    likely to change them: a word is shown once it ends ``show_margin`` seconds before the end of the
+    audio. A word that was shown and is still there stays, so that nothing flickers.
+    """
+
+    def __init__(self, config: StreamConfig, committed: CommittedText) -> None:
+        self._policy = make_policy(config)
+        self._margin = config.show_margin
+        self._committed = committed
+        self._shown: list[
+            str
+        ] = []  # texts of the unstable words shown, of hypotheses not forgotten
+        self._partial: tuple[Word, ...] = ()  # the latest that the client has
+
+    @property
+    def draft(self) -> tuple[int, ...]:
+        """Tokens of the newest hypothesis after the committed words."""
+        return tuple(token for word in self._policy.latest for token in word.tokens)
+
+    def reset(self) -> None:
+        """Forget all hypotheses: the next one stands alone. The partial stays until another is shown."""
+        self._policy.reset()
+        self._shown.clear()
+
+    def add(self, words: Sequence[DecodedWord], window: Window) -> list[Event]:
+        """Take the newest hypothesis ``words`` of ``window``: commit what is stable, show the others."""
+        stable = self._policy.add(words, window.seconds)
+        events = self._commit(words[:stable], window)
+        return events + self.show(self._select(words[stable:], window.seconds), window)
+
+    def commit_first(self, words: Sequence[DecodedWord], count: int, window: Window) -> list[Event]:
+        """Commit the first ``count`` of ``words``, whatever the policy says, and show the others."""
+        self.reset()
+        self._policy.add(words, 0.0)
+        return self._commit(words[:count], window) + self.show(words[count:], window)
+
+    def commit_all(self, words: Sequence[DecodedWord], window: Window) -> list[Event]:
+        """Commit all ``words``, the last hypothesis of an utterance."""
+        self.reset()
+        events: list[Event] = []
+        if words:
+            events.append(Commit(words=self._committed.append(words, window.start, window.end)))
+        return events + self.show((), window)
+
+    def show(self, words: Sequence[DecodedWord], window: Window) -> list[Event]:
+        """Return a partial of ``words``, unless it is the one that the client has."""
+        partial = tuple(self._committed.place(words, window.start, window.end))
+        if partial == self._partial:
+            return []
+        self._partial = partial
+        return [Partial(words=partial)]
+
+    def _commit(self, words: Sequence[DecodedWord], window: Window) -> list[Event]:
+        """Commit ``words``, the first ones of the newest hypothesis."""
+        if not words:
+            return []
+        self._policy.commit(len(words))
+        del self._shown[: len(words)]
+        return [Commit(words=self._committed.append(words, window.start, window.end))]
+
+    def _select(self, words: Sequence[DecodedWord], audio_seconds: float) -> Sequence[DecodedWord]:
+        """Return the leading words of the unstable ``words`` that are to be shown."""
         count = 0
         for index, word in enumerate(words):
             known = index < len(self._shown) and self._shown[index] == word.text
@@ -56,68 +274,4 @@ class PartialFilter:
                 break
             count = index + 1
         self._shown = [word.text for word in words[:count]]
-        return tuple(words[:count])
-
-    def committed(self, count: int) -> None:
-        """The first ``count`` words of the hypothesis are committed now."""
-        del self._shown[:count]
-
-    def reset(self) -> None:
-        self._shown.clear()
-
-
-class HypothesisTracker:
-    """Takes hypotheses, moves what is stable into the transcript, and tells the rest as partials."""
-
-    def __init__(self, config: StreamConfig, transcript: Transcript) -> None:
-        self._policy = make_policy(config)
-        self._display = PartialFilter(config.show_margin)
-        self._transcript = transcript
-        self._shown: tuple[Word, ...] = ()  # the last partial
-
-    @property
-    def draft(self) -> tuple[int, ...]:
-        """Tokens of the newest hypothesis after the committed words."""
-        return tuple(token for word in self._policy.latest for token in word.tokens)
-
-    def forget(self) -> None:
-        """The next hypothesis stands alone."""
-        self._policy.reset()
-        self._display.reset()
-
-    def add(self, words: Sequence[DecodedWord], window: Window) -> list[Event]:
-        """Takes the newest hypothesis of the window."""
-        stable = self._policy.add(words, window.seconds)
-        events = self._commit(words[:stable], window)
-        return events + self.show(self._display.add(words[stable:], window.seconds), window)
-
-    def commit_first(self, words: Sequence[DecodedWord], sure: int, window: Window) -> list[Event]:
-        """Commits the first ``sure`` words of a hypothesis, whatever others there were."""
-        self.forget()
-        self._policy.add(words, 0.0)
-        return self._commit(words[:sure], window) + self.show(words[sure:], window)
-
-    def commit_all(self, words: Sequence[DecodedWord], window: Window) -> list[Event]:
-        """Commits all words of the last hypothesis of an utterance."""
-        self.forget()
-        events: list[Event] = []
-        if words:
-            placed = self._transcript.commit(words, window.start, window.end)
-            events.append(Commit(words=placed))
-        return events + self.show((), window)
-
-    def show(self, words: Sequence[DecodedWord], window: Window) -> list[Event]:
-        """The unstable tail, where it has changed."""
-        shown = tuple(self._transcript.place(words, window.start, window.end))
-        if shown == self._shown:
-            return []
-        self._shown = shown
-        return [Partial(words=shown)]
-
-    def _commit(self, words: Sequence[DecodedWord], window: Window) -> list[Event]:
-        """Commits ``words``, the first ones of the newest hypothesis."""
-        if not words:
-            return []
-        self._policy.committed(len(words))
-        self._display.committed(len(words))
-        return [Commit(words=self._transcript.commit(words, window.start, window.end))]
+        return words[:count]

@@ -1,4 +1,4 @@
-"""Texts that must not be committed: what the model says when nobody speaks."""
+"""Checks for texts that must not be committed: those the model invents when nobody speaks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..jobs import DecodedWord, DecodeResult
 
-__all__ = ["is_no_speech", "repeats_itself", "within"]
+__all__ = ["drop_words_after_audio", "is_no_speech", "repeats_itself"]
 
 _FRAME = 0.02  # seconds
 _COMPRESSION_RATIO = 2.4  # of the text; above, it repeats itself
@@ -21,7 +21,7 @@ _HOPELESS_LOGPROB = -1.6
 
 
 def is_no_speech(result: DecodeResult) -> bool:
-    """Whether the text of ``result``, the first of an utterance, comes from no speech at all."""
+    """Return True where the text of ``result``, the first of an utterance, comes from no speech at all."""
     if not any(character.isalnum() for word in result.words for character in word.text):
         return True
     if result.avg_logprob < _HOPELESS_LOGPROB:
@@ -32,12 +32,14 @@ def is_no_speech(result: DecodeResult) -> bool:
 
 
 def repeats_itself(result: DecodeResult) -> bool:
-    """Whether the text of ``result`` is a loop, in which small models get caught."""
+    """Return True where the text of ``result`` is a loop, in which small models get caught."""
     return result.looped or result.compression_ratio > _COMPRESSION_RATIO
 
 
-def within(words: Sequence[DecodedWord], audio_seconds: float) -> tuple[DecodedWord, ...]:
-    """``words`` without those at their end that begin where the audio has ended: nobody said them."""
+def drop_words_after_audio(
+    words: Sequence[DecodedWord], audio_seconds: float
+) -> tuple[DecodedWord, ...]:
+    """Return ``words`` without the last ones that begin where the audio has ended: nobody said them."""
     count = len(words)
     while count and words[count - 1].start > audio_seconds - _FRAME:
         count -= 1

@@ -1,4 +1,4 @@
-"""Which language a stream is in: given, or looked for until it is clear, and then kept."""
+"""The language of a stream: given by the client, or detected until it is clear, and then kept."""
 
 from __future__ import annotations
 
@@ -14,31 +14,37 @@ _SWITCH = 0.8  # and given up, at a new utterance, for another as likely as this
 
 
 class LanguageTracker:
-    """``code`` is None while it is not known."""
+    """Keeps the language that a stream's jobs are decoded in.
+
+    Attributes:
+        code: its ISO code; None while it is not known.
+    """
 
     def __init__(self, config: StreamConfig) -> None:
         self._given = config.language
         self.code = config.language
 
     @property
-    def name(self) -> str:
-        """For a segment, which needs one."""
+    def segment_code(self) -> str:
+        """The language for a segment, which needs one: English while none is known."""
         return self.code or "en"
 
     def configure(self, config: StreamConfig) -> None:
+        """Take the client's choice anew, where it has changed."""
         if config.language != self._given:
             self._given = self.code = config.language
 
-    def switch_above(self, *, fresh: bool) -> float | None:
-        """How likely another language must be to be taken. None: no other is asked for.
+    def get_switch_probability(self, *, fresh: bool) -> float | None:
+        """Return the probability from which another language is taken; None: none is looked for.
 
-        ``fresh``: an utterance begins. Only then may a language that is kept be given up.
+        Args:
+            fresh: an utterance begins. Only then may a language that is kept be given up.
         """
         doubted = fresh and self._given is None and self.code is not None
         return _SWITCH if doubted else None
 
     def learn(self, result: DecodeResult, window: Window) -> list[Event]:
-        """Takes what was detected in ``window``, and tells it where it is new."""
+        """Take the language detected in ``window``; return an event where it is new."""
         probability = result.language_probability
         if self._given is not None or probability is None:
             return []

@@ -26,12 +26,12 @@ from ..commands import Configure, EndOfStream, Flush, Request
 from ..config import SAMPLE_RATE, StreamConfig
 from ..events import Done, Event, Flushed, Gap, StreamWarning
 from ..jobs import DecodedWord, DecodeJob, DecodeResult
-from .cadence import Cadence
-from .commit import HypothesisTracker, LagReporter
-from .guards import is_no_speech, repeats_itself, within
+from .audio_queue import AudioQueue
+from .commit import HypothesisTracker
+from .guards import drop_words_after_audio, is_no_speech, repeats_itself
 from .language import LanguageTracker
-from .transcript import MAX_PROMPT_TOKENS, TextCodec, Transcript
-from .window import STALL_KEEP_SECONDS, AudioQueue, SessionStatistics, Window, WindowScheduler
+from .transcript import MAX_PROMPT_TOKENS, CommittedText, TextCodec
+from .window import STALL_KEEP_SECONDS, SessionStatistics, Window, WindowScheduler
 
 __all__ = ["SessionStatistics", "StreamSession", "TextCodec"]
 
@@ -41,22 +41,15 @@ _TEXT_CONTEXT = 440  # tokens for prompt and text: the decoder's 448 less the sp
 class StreamSession:
     def __init__(self, config: StreamConfig, detector: SpeechDetector, codec: TextCodec) -> None:
         self._config = config
-        self._codec = codec
         self._buffer = RingBuffer(round(config.buffer_seconds * SAMPLE_RATE))
         self._tracker = UtteranceTracker(config, detector)
         self._audio = AudioQueue(self._buffer, self._tracker)
-        self._cadence = Cadence(config.update_interval)
-        self._transcript = Transcript(config)
-        self._transcript.expect(config, codec)
-        self._tail = HypothesisTracker(config, self._transcript)
-        self._windows = WindowScheduler(
-            config, self._buffer, self._tracker, self._transcript, self._cadence
-        )
+        self._committed = CommittedText(config, codec)
+        self._hypothesis = HypothesisTracker(config, self._committed)
+        self._windows = WindowScheduler(config, self._buffer, self._tracker, self._committed)
         self._language = LanguageTracker(config)
-        self._job: Window | None = None
         self._without_prompt = False  # the last text was a loop: once more, from the audio alone
         self._flushes: list[tuple[str, int]] = []  # ids and samples; waiting, oldest first
-        self._lag = LagReporter()
         self._finishing = False  # no more audio comes
         self._ended = False  # and all of it was looked at
         self._finished = False
@@ -108,177 +101,177 @@ class StreamSession:
         """Use the options of ``config`` from here on, also for what is not decoded yet."""
         self._config = config
         self._language.configure(config)
-        self._transcript.expect(config, self._codec)
+        self._committed.configure(config)
         self._tracker.set_endpoint(config.endpoint_silence)
 
     # Decoding
 
     def next_job(self, now: float) -> DecodeJob | None:
-        """The next window to decode, or None. One job is out at a time."""
-        if self._job is not None:
+        """Return the next window to decode; None where nothing is due, or a job is out.
+
+        Args:
+            now: seconds since the stream began.
+        """
+        window = self._windows.begin_job(now, again=self._without_prompt)
+        if window is None:
             return None
-        self._job = self._windows.due(again=self._without_prompt)
-        if self._job is None:
-            return None
-        self._cadence.asked(now)
-        return self._make_job(self._job)
-
-    def _advance(self) -> list[Event]:
-        """Looks at the audio that waits, up to where an update is due or, if they are skipped, all."""
-        events: list[Event] = []
-        while True:
-            self._windows.enter()
-            if not self._cadence.skipping and self._busy():
-                break
-            if (command := self._audio.take_request()) is not None:
-                events += self._carry_out(command)
-            elif (happened := self._audio.step()) is not None:
-                events += happened
-            else:
-                break
-            self._windows.forget_silence()
-        return events
-
-    def _busy(self) -> bool:
-        """Whether a job is out, or would be."""
-        return self._job is not None or self._windows.due(again=self._without_prompt) is not None
-
-    def _make_job(self, window: Window) -> DecodeJob:
-        prefix = self._transcript.prefix
-        draft = self._tail.draft[: max(0, _TEXT_CONTEXT - len(prefix))]
-        said = max(len(prefix) + len(draft), _TEXT_CONTEXT - MAX_PROMPT_TOKENS)
+        prefix = self._committed.prefix
+        draft = self._hypothesis.draft[: max(0, _TEXT_CONTEXT - len(prefix))]
+        text_tokens = max(len(prefix) + len(draft), _TEXT_CONTEXT - MAX_PROMPT_TOKENS)
+        room = 0 if self._without_prompt else _TEXT_CONTEXT - text_tokens
         return DecodeJob(
             audio=self._buffer.view(window.start, window.end),
-            prompt=() if self._without_prompt else self._transcript.prompt(_TEXT_CONTEXT - said),
+            prompt=self._committed.make_prompt(room),
             prefix=prefix,
             draft=draft,
             language=self._language.code,
             languages=self._config.languages,
-            switch_above=self._language.switch_above(fresh=self._windows.fresh),
+            switch_above=self._language.get_switch_probability(fresh=self._windows.fresh),
             task=self._config.task,
             endpoint=window.endpoint or window.cut,
         )
 
     def finish_job(self, result: DecodeResult, now: float) -> list[Event]:
-        """Takes the result of the job that is out."""
-        job = self._job
-        if job is None:
-            raise RuntimeError("no job is out: call next_job first")
-        self._job = None
-        self._answered(job, now)
-        events = self._learn_language(result, job)
-        repeated, self._without_prompt = self._without_prompt, False
-        self._windows.fresh = False
-        words = result.words
-        if job.endpoint:
-            events += self._close_utterance(job, result)
-        elif job.cut:
-            events += self._cut_window(job, words)
-        elif repeats_itself(result):
-            # nothing of a loop is committed or shown; without the prompt it may come right
-            self._tail.forget()
-            self._without_prompt = not repeated and bool(self._transcript.prompt())
-        elif not self._transcript.segment_open and is_no_speech(result):
-            self._tail.forget()
-            events += self._tail.show((), job)
-        else:
-            events += self._tail.add(words, job)
-            if (boundary := self._windows.trim_point(job)) is not None:
-                events += self._scroll(job, boundary)
-            events += self._close_long_segment()
-        events += self._tell_lag(job) + self._settle()
+        """Take the result of the job that is out.
+
+        Raises:
+            RuntimeError: no job is out.
+        """
+        window = self._windows.end_job(now, decoded=True)
+        events = self._learn_language(result, window)
+        events += self._take_result(result, window)
+        events += self._windows.report_lag(window) + self._settle()
         return events + self._advance()
 
     def fail_job(self, reason: str, now: float) -> list[Event]:
-        """The job that is out could not be run. Its audio is declared lost and the stream goes on."""
-        job = self._job
-        if job is None:
-            raise RuntimeError("no job is out: call next_job first")
-        self._job = None
-        self._answered(job, now)
+        """Take that the job that is out could not be run, and go on with the stream.
+
+        The audio of an update is decoded with the next one; that of any other job is declared lost.
+
+        Args:
+            reason: for the client.
+            now: seconds since the stream began.
+
+        Raises:
+            RuntimeError: no job is out.
+        """
+        window = self._windows.end_job(now, decoded=False)
         self._without_prompt = False
-        self._tail.forget()
-        if not (job.endpoint or job.cut):
+        self._hypothesis.reset()
+        if not (window.endpoint or window.cut):
             warning = StreamWarning(code="decode_failed", message=f"an update failed: {reason}")
             return [warning, *self._advance()]
-        events: list[Event] = [*self._tail.show((), job)]
-        events += self._transcript.close_segment(self._language.name, None)
-        lost_from = self._windows.lose(job)
-        events.insert(0, Gap(start_sample=lost_from, end_sample=job.end, reason=reason))
-        events += self._settle()
-        return events + self._advance()
+        events: list[Event] = [*self._hypothesis.show((), window), *self._close_segment()]
+        lost_from = self._windows.lose_window(window)
+        self._committed.leave_window()
+        events.insert(0, Gap(start_sample=lost_from, end_sample=window.end, reason=reason))
+        return events + self._settle() + self._advance()
 
     def statistics(self) -> SessionStatistics:
-        return self._windows.statistics(self._audio.received)
+        """Return the account of all samples received so far."""
+        return self._windows.statistics
 
-    # Steps of job_done
+    # Steps of a stream
 
-    def _answered(self, job: Window, now: float) -> None:
-        self._windows.answered(job)
-        received = self._audio.received
-        self._cadence.answered(
-            now,
-            behind=(received - job.end) / SAMPLE_RATE,
-            received=received / SAMPLE_RATE,
-            update=not job.endpoint,
-        )
-
-    def _tell_lag(self, job: Window) -> list[Event]:
-        """How far decoding is behind the audio, where that is much or no longer is."""
-        received = self._audio.received
-        waiting = self._audio.position < received or any(
-            utterance.last_voiced > job.end for utterance in self._tracker.queue
-        )
-        skipping = self._cadence.skipping
-        interval = self._cadence.interval if skipping else self._config.update_interval
-        return self._lag.tell((received - job.end) / SAMPLE_RATE if waiting else 0.0, interval)
-
-    def _learn_language(self, result: DecodeResult, job: Window) -> list[Event]:
-        known = self._language.code is not None
-        events = self._language.learn(result, job)
-        if events and known:
-            self._tail.forget()
-            self._transcript.forget_prompt()
+    def _advance(self) -> list[Event]:
+        """Look at the audio that waits, up to where an update is due or, if they are skipped, all."""
+        events: list[Event] = []
+        while True:
+            self._begin_window()
+            busy = self._windows.is_busy(again=self._without_prompt)
+            if busy and not self._windows.skipping:
+                break
+            if (command := self._audio.take_request()) is not None:
+                events += self._carry_out(command)
+            elif (step := self._audio.step()) is not None:
+                events += step
+            else:
+                break
+            self._settle_silence()
         return events
 
-    def _close_long_segment(self) -> list[Event]:
-        """A speaker who makes no pause still gets segments that end."""
-        if self._transcript.segment_seconds < self._config.max_segment:
-            return []
-        return [*self._transcript.close_segment(self._language.name, None)]
-
-    def _cut_window(self, job: Window, words: tuple[DecodedWord, ...]) -> list[Event]:
-        """The window is full and agreement did not come: the confident part is committed as it is."""
-        keep_from = job.seconds - STALL_KEEP_SECONDS
-        sure = sum(1 for word in words if word.end <= keep_from)
-        events = self._tail.commit_first(words, sure, job)
-        return events + self._scroll(job, self._windows.cut_point(job))
-
-    def _scroll(self, job: Window, boundary: int) -> list[Event]:
-        """Moves the window's start to about ``boundary``; the segment before is closed."""
-        events: list[Event] = [*self._transcript.close_segment(self._language.name, None)]
-        self._windows.scroll(job, boundary)
-        return events
-
-    def _close_utterance(self, job: Window, result: DecodeResult) -> list[Event]:
-        words = within(result.words, job.seconds)
-        if not self._transcript.segment_open and is_no_speech(result):
-            words = ()
-        events = self._tail.commit_all(words, job)
-        events += self._transcript.close_segment(result.language, result)
-        self._windows.leave(job)
-        return events
+    def _begin_window(self) -> None:
+        beginning = self._windows.begin_window()
+        if beginning is None:
+            return
+        if beginning.fresh:
+            self._committed.leave_window()
+        if beginning.new_topic:
+            self._committed.forget_history()
 
     def _settle(self) -> list[Event]:
-        """Answers flushes, and the end of the stream, once nothing before them is left to decode."""
-        self._windows.forget_silence()
+        """Answer flushes, and the end of the stream, once nothing before them is left to decode."""
+        self._settle_silence()
         events: list[Event] = []
-        while self._flushes and self._flushes[0][1] <= self._windows.undecided:
+        while self._flushes and self._flushes[0][1] <= self._windows.undecided_sample:
             flush_id, sample = self._flushes.pop(0)
             events.append(Flushed(flush_id=flush_id, sample=sample))
-        idle = not self._tracker.queue and self._job is None
-        if self._ended and not self._finished and idle:
+        if self._ended and not self._finished and self._windows.idle:
             self._finished = True
-            self._windows.settled = self._audio.received
-            events.append(Done(samples=self._audio.received, words=self._transcript.count))
+            self._windows.settle_all()
+            events.append(Done(samples=self._audio.received, words=self._committed.count))
         return events
+
+    def _settle_silence(self) -> None:
+        if self._windows.settle_silence():
+            self._committed.leave_window()
+
+    # Steps of finish_job
+
+    def _learn_language(self, result: DecodeResult, window: Window) -> list[Event]:
+        known = self._language.code is not None
+        events = self._language.learn(result, window)
+        if events and known:
+            self._hypothesis.reset()
+            self._committed.forget_history()
+        return events
+
+    def _take_result(self, result: DecodeResult, window: Window) -> list[Event]:
+        """Commit and show the words of ``result``, as far as they can be trusted."""
+        repeated, self._without_prompt = self._without_prompt, False
+        if window.endpoint:
+            return self._end_window(result, window)
+        if window.cut:
+            return self._cut_window(result.words, window)
+        if repeats_itself(result):
+            # nothing of a loop is committed or shown; without the prompt it may come right
+            self._hypothesis.reset()
+            self._without_prompt = not repeated and bool(self._committed.make_prompt())
+            return []
+        if not self._committed.segment_open and is_no_speech(result):
+            self._hypothesis.reset()
+            return self._hypothesis.show((), window)
+        events = self._hypothesis.add(result.words, window)
+        if (boundary := self._windows.find_trim_sample(window)) is not None:
+            events += self._shorten_window(window, boundary)
+        if self._committed.segment_seconds >= self._config.max_segment:
+            # a speaker who makes no pause still gets segments that end
+            events += self._close_segment()
+        return events
+
+    def _end_window(self, result: DecodeResult, window: Window) -> list[Event]:
+        """Commit the last words of an utterance."""
+        words = drop_words_after_audio(result.words, window.seconds)
+        if not self._committed.segment_open and is_no_speech(result):
+            words = ()
+        events = self._hypothesis.commit_all(words, window)
+        events += self._committed.close_segment(result.language, result)
+        self._committed.move_window(self._windows.end_window(window))
+        return events
+
+    def _cut_window(self, words: tuple[DecodedWord, ...], window: Window) -> list[Event]:
+        """Commit most of ``words`` as they are: the window is full, and agreement did not come."""
+        keep_from = window.seconds - STALL_KEEP_SECONDS
+        count = sum(1 for word in words if word.end <= keep_from)
+        events = self._hypothesis.commit_first(words, count, window)
+        return events + self._shorten_window(window, self._windows.find_cut_sample(window))
+
+    def _shorten_window(self, window: Window, boundary: int) -> list[Event]:
+        """Move the window's start to about sample ``boundary``; the segment before is closed."""
+        events = self._close_segment()
+        self._committed.move_window(self._windows.shorten(window, boundary))
+        return events
+
+    def _close_segment(self) -> list[Event]:
+        """Close the open segment, if there is one, in the middle of an utterance."""
+        return [*self._committed.close_segment(self._language.segment_code, None)]

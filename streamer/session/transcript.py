@@ -1,4 +1,4 @@
-"""What is committed: words of the open segment, the forced prefix, and the text that becomes the prompt."""
+"""The committed words of a stream: its segments, the prefix of its window, and the prompt before that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..config import SAMPLE_RATE, StreamConfig
 from ..events import SegmentClosed, Word
 from ..jobs import DecodedWord, DecodeResult
 
-__all__ = ["MAX_PROMPT_TOKENS", "TextCodec", "Transcript"]
+__all__ = ["MAX_PROMPT_TOKENS", "CommittedText", "TextCodec"]
 
 MAX_PROMPT_TOKENS = 223  # half of the decoder's context, less <|startofprev|>
 _SENTENCE_END = (".", "?", "!", "。", "？", "！")
@@ -20,38 +20,37 @@ _TRIM_KEEP_SECONDS = 1.0  # of committed audio stays in the window as context
 
 
 class TextCodec(Protocol):
+    """The part of a tokenizer that a session needs."""
+
     def encode(self, text: str) -> list[int]:
-        """Text -> tokens, without special ones."""
+        """Return the tokens of ``text``, without special ones."""
         ...
 
 
-class Transcript:
-    """Committed words never change: this only appends.
+class CommittedText:
+    """The committed words, which never change: words are only appended.
 
-    closed segments ──► prompt | committed in the window ──► prefix | unstable tail (not here)
+    left the window ──► prompt | committed in the window ──► prefix | unstable (not here)
+
+    Words are appended by the HypothesisTracker. The session closes segments, and moves the window along.
     """
 
-    def __init__(
-        self,
-        config: StreamConfig,
-        prompt: tuple[int, ...] = (),
-        hotwords: tuple[int, ...] = (),
-    ) -> None:
+    def __init__(self, config: StreamConfig, codec: TextCodec) -> None:
         self._config = config
-        self._given_prompt = prompt  # of the client
-        self._hotwords = hotwords  # of the client: always in front
-        self._scrolled = False  # a first window was left
-        self._history: list[int] = []  # tokens scrolled out of the window
+        self._codec = codec
+        self.configure(config)
+        self._moved = False  # a first window was left
+        self._history: list[int] = []  # tokens of words that have left the window
         self._tokens: list[tuple[int, ...]] = []  # of each word committed in the window
         self._words: list[Word] = []  # the same words, placed
         self._last_end = 0  # sample where the last committed word ends
-        self._closed = 0  # how many of these words belong to segments already closed
+        self._closed = 0  # leading words of these that belong to segments already closed
         self._segments = 0
         self._count = 0
 
     @property
     def count(self) -> int:
-        """Words committed in all."""
+        """Number of words committed in all."""
         return self._count
 
     @property
@@ -59,46 +58,47 @@ class Transcript:
         """Tokens committed inside the window."""
         return tuple(token for tokens in self._tokens for token in tokens)
 
-    def expect(self, config: StreamConfig, codec: TextCodec) -> None:
-        """The client's prompt and hotwords are those of ``config``; as if they were those of the start."""
+    def configure(self, config: StreamConfig) -> None:
+        """Take the client's prompt and hotwords of ``config``, as if they had been given at the start."""
         words = config.hotwords.strip()
-        self._given_prompt = tuple(codec.encode(config.prompt)) if config.prompt else ()
-        self._hotwords = tuple(codec.encode(f" {words}")) if words else ()
+        self._client_prompt = tuple(self._codec.encode(config.prompt)) if config.prompt else ()
+        self._hotwords = tuple(self._codec.encode(f" {words}")) if words else ()
 
-    def prompt(self, room: int = MAX_PROMPT_TOKENS) -> tuple[int, ...]:
-        """Text before the window: the client's own, then the latest said.
+    def make_prompt(self, room: int = MAX_PROMPT_TOKENS) -> tuple[int, ...]:
+        """Return the tokens of the text before the window: the client's own, then the latest committed.
 
-        At most ``room`` tokens, and at most MAX_PROMPT_TOKENS.
+        Args:
+            room: the most tokens; never more than MAX_PROMPT_TOKENS.
         """
         room = max(0, min(room, MAX_PROMPT_TOKENS))
         share = room // 2 if self._config.condition_on_previous else room
-        given = self._given()[-share:] if share else ()
+        given = self._client_tokens()[-share:] if share else ()
         if not self._config.condition_on_previous:
             return given
         return (*given, *self._history[max(0, len(self._history) - (room - len(given))) :])
 
-    def _given(self) -> tuple[int, ...]:
-        carried = self._config.carry_prompt or not self._scrolled
-        return (*(self._given_prompt if carried else ()), *self._hotwords)
+    def _client_tokens(self) -> tuple[int, ...]:
+        carried = self._config.carry_prompt or not self._moved
+        return (*(self._client_prompt if carried else ()), *self._hotwords)
 
     @property
     def segment_seconds(self) -> float:
-        """From the first to the last word committed in the open segment."""
+        """Seconds from the first to the last word of the open segment."""
         words = self._words[self._closed :]
         return (words[-1].end_sample - words[0].start_sample) / SAMPLE_RATE if words else 0.0
 
     @property
     def crowded(self) -> bool:
-        """Whether the committed text of the window leaves the decoder little room for more."""
+        """True where the committed text of the window leaves the decoder little room for more."""
         return sum(len(tokens) for tokens in self._tokens) > _CROWDED_TOKENS
 
     @property
     def segment_open(self) -> bool:
-        """Whether words were committed since the last segment was closed."""
+        """True where words were committed since the last segment was closed."""
         return len(self._words) > self._closed
 
     def place(self, words: Sequence[DecodedWord], start: int, end: int) -> Iterator[Word]:
-        """Puts ``words`` of the window ``start``..``end`` on the stream's clock, in order and inside it."""
+        """Yield ``words`` of the window ``start``..``end`` on the stream's clock, in order and inside it."""
         floor = max(self._last_end, start)
         for word in words:
             first = min(max(start + round(word.start * SAMPLE_RATE), floor), end)
@@ -108,8 +108,8 @@ class Transcript:
                 text=word.text, start_sample=first, end_sample=last, probability=word.probability
             )
 
-    def commit(self, words: Sequence[DecodedWord], start: int, end: int) -> tuple[Word, ...]:
-        """Appends ``words`` of the window ``start``..``end``."""
+    def append(self, words: Sequence[DecodedWord], start: int, end: int) -> tuple[Word, ...]:
+        """Commit ``words`` of the window ``start``..``end``; return them on the stream's clock."""
         placed = tuple(self.place(words, start, end))
         self._words += placed
         self._tokens += [word.tokens for word in words]
@@ -117,17 +117,21 @@ class Transcript:
         self._count += len(placed)
         return placed
 
-    def last_boundary(self) -> int | None:
-        """Where the last word committed in the window ends."""
+    @property
+    def end_sample(self) -> int | None:
+        """Sample where the last word committed in the window ends. None: there is no word."""
         return self._words[-1].end_sample if self._words else None
 
-    def boundary_after(self, sample: int) -> int | None:
-        """Where the first committed word that ends after ``sample`` ends. None: there is none."""
+    def find_end_after(self, sample: int) -> int | None:
+        """Return where the first word of the window that ends after ``sample`` ends, if there is one."""
         return next((w.end_sample for w in self._words if w.end_sample > sample), None)
 
-    def trim_point(self, start: int, end: int) -> int | None:
-        """Where the window ``start``..``end`` is best shortened: after the last committed sentence, or,
-        when it is nearly full, after the last committed word. None: nowhere yet."""
+    def find_trim_sample(self, start: int, end: int) -> int | None:
+        """Return the sample from which the window ``start``..``end`` is best continued, if there is one.
+
+        It lies after the last committed sentence or, when the window is nearly full or the text long,
+        after the last committed word.
+        """
         keep = end - round(_TRIM_KEEP_SECONDS * SAMPLE_RATE)
         ends = [word for word in self._words if start < word.end_sample <= keep]
         sentences = [word for word in ends if word.text.rstrip("\"'”’)").endswith(_SENTENCE_END)]
@@ -141,9 +145,13 @@ class Transcript:
         return None
 
     def close_segment(self, language: str, result: DecodeResult | None) -> list[SegmentClosed]:
-        """Closes a segment of all words committed since the last one; none where there are none.
+        """Close a segment of all words committed since the last one, where there are any.
 
-        ``result`` is that of the decode which ended it. The words stay in the window.
+        Args:
+            language: ISO code of the segment.
+            result: of the decode that ended it, if one did.
+
+        The words stay in the window.
         """
         words = tuple(self._words[self._closed :])
         if not words:
@@ -165,20 +173,22 @@ class Transcript:
             )
         ]
 
-    def scroll(self, boundary: int | None) -> None:
-        """The window now starts at sample ``boundary``: words before it become the prompt.
+    def move_window(self, start: int) -> None:
+        """Let the window begin at sample ``start``: words before it become part of the prompt."""
+        self._leave(sum(1 for word in self._words if word.end_sample <= start + _BOUNDARY_SLACK))
 
-        None: the window is left for good, with all its words.
-        """
-        count = len(self._words)
-        if boundary is not None:
-            count = sum(1 for word in self._words if word.end_sample <= boundary + _BOUNDARY_SLACK)
-        self._scrolled = self._scrolled or count > 0
+    def leave_window(self) -> None:
+        """Let all words of the window become part of the prompt: the next window begins without any."""
+        self._leave(len(self._words))
+
+    def forget_history(self) -> None:
+        """Drop the words before the window from the prompt: they have nothing to do with what comes."""
+        self._history.clear()
+
+    def _leave(self, count: int) -> None:
+        """Let the first ``count`` words leave the window."""
+        self._moved = self._moved or count > 0
         self._history += [token for tokens in self._tokens[:count] for token in tokens]
         del self._history[:-MAX_PROMPT_TOKENS]
         del self._words[:count], self._tokens[:count]
         self._closed = max(0, self._closed - count)
-
-    def forget_prompt(self) -> None:
-        """What was said before has nothing to do with what comes."""
-        self._history.clear()

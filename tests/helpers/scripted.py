@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from whisper_stream.streamer.commands import Flush
+from whisper_stream.streamer.commands import EndOfStream, Flush
 from whisper_stream.streamer.config import SAMPLE_RATE, StreamConfig
 from whisper_stream.streamer.events import (
     Commit,
@@ -32,6 +33,7 @@ from whisper_stream.streamer.jobs import DecodedWord, DecodeJob, DecodeResult
 from whisper_stream.streamer.session.session import StreamSession
 
 __all__ = [
+    "ENGLISH",
     "MAX_WORDS",
     "WORD_SAMPLES",
     "ChaoticDecoder",
@@ -39,6 +41,7 @@ __all__ = [
     "FakeDecoder",
     "Ledger",
     "LevelDetector",
+    "Played",
     "Script",
     "committed_words",
     "drain",
@@ -50,6 +53,9 @@ __all__ = [
 ]
 
 Samples = NDArray[np.float32]
+E = TypeVar("E")
+
+ENGLISH = StreamConfig(language="en")
 
 WORD_SAMPLES = 4800  # every scripted word lasts 0.3 s
 MAX_WORDS = 1500  # different words a script may use
@@ -319,3 +325,53 @@ def drain(ledger: Ledger, decoder: FakeDecoder | ChaoticDecoder, *, limit: int =
             return
         ledger.observe(ledger.session.finish_job(decoder(job), 0.0))
     raise AssertionError(f"still busy after {limit} jobs without new audio")
+
+
+@dataclass
+class Played:
+    """A stream of scripted audio in steps of 0.1 s, whose jobs are run at once.
+
+    Args:
+        change: alters what the decoder says.
+    """
+
+    config: StreamConfig = ENGLISH
+    change: Callable[[DecodeJob, DecodeResult], DecodeResult] = lambda job, result: result
+    jobs: list[DecodeJob] = field(default_factory=list)
+    fed_at: list[int] = field(default_factory=list)  # samples fed when each job was made
+    answers: list[list[Event]] = field(default_factory=list)  # events of each result
+
+    def __post_init__(self) -> None:
+        self.session = make_session(self.config)
+        self.ledger = Ledger(self.session)
+
+    def play(self, audio: Samples) -> Played:
+        for at in range(0, len(audio), 1600):
+            self.ledger.feed(audio[at : at + 1600])
+            self.run_jobs()
+        return self
+
+    def finish(self) -> Played:
+        self.ledger.observe(self.session.request(EndOfStream()))
+        self.run_jobs()
+        assert self.session.finished
+        return self
+
+    def run_jobs(self) -> None:
+        for _ in range(1000):
+            job = self.session.next_job(0.0)
+            if job is None:
+                return
+            self.jobs.append(job)
+            self.fed_at.append(self.ledger.fed)
+            events = self.session.finish_job(self.change(job, FakeDecoder()(job)), 0.0)
+            self.answers.append(events)
+            self.ledger.observe(events)
+        raise AssertionError("still busy after 1000 jobs without new audio")
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.ledger.events if isinstance(event, kind)]
+
+    @property
+    def text(self) -> str:
+        return "".join(word.text for word in self.ledger.words)

@@ -21,21 +21,26 @@ def tracker_of(config: StreamConfig = CONFIG) -> UtteranceTracker:
 def push(tracker: UtteranceTracker, *stretches: tuple[float, float]) -> list[Event]:
     """(seconds, level) after one another, in steps of 0.1 s."""
     audio = np.concatenate([np.full(round(s * SECOND), v, np.float32) for s, v in stretches])
-    return [e for at in range(0, len(audio), 1600) for e in tracker.push(audio[at : at + 1600])]
+    tracker.listen(audio)
+    return [
+        event
+        for at in range(0, len(audio), 1600)
+        for event in tracker.advance(min(1600, len(audio) - at))
+    ]
 
 
 def spans(tracker: UtteranceTracker) -> list[tuple[int, int | None]]:
-    return [(utterance.start, utterance.end) for utterance in tracker.queue]
+    return [(utterance.start, utterance.end) for utterance in tracker.utterances]
 
 
-def test_an_utterance_has_preroll_and_tail() -> None:
+def test_an_utterance_has_preroll_and_postroll() -> None:
     tracker = tracker_of()
     events = push(tracker, (1.0, 0), (2.0, 0.5), (0.5, 0))
     assert events == [SpeechStarted(sample=SECOND), SpeechStopped(sample=3 * SECOND)]
     assert spans(tracker) == [(round(0.6 * SECOND), None)]  # the pause is still short
     push(tracker, (0.2, 0))
     assert spans(tracker) == [(round(0.6 * SECOND), round(3.4 * SECOND))]
-    assert tracker.received == round(3.7 * SECOND)
+    assert tracker.position == round(3.7 * SECOND)
 
 
 def test_a_pause_shorter_than_the_endpoint_goes_on() -> None:
@@ -58,7 +63,8 @@ def test_an_endpoint_and_a_start_inside_one_chunk() -> None:
     audio = np.concatenate(
         [np.full(round(s * SECOND), v, np.float32) for s, v in [(1, 0.5), (1.5, 0), (1, 0.5)]]
     )
-    tracker.push(audio)
+    tracker.listen(audio)
+    tracker.advance(len(audio))
     assert spans(tracker) == [(0, round(1.4 * SECOND)), (round(2.1 * SECOND), None)]
 
 
@@ -67,7 +73,7 @@ def test_a_cut_in_speech_resumes_there() -> None:
     push(tracker, (1.0, 0.5))
     tracker.cut(resume=True)
     assert spans(tracker) == [(0, SECOND), (SECOND, None)]
-    assert tracker.queue[1].waiting
+    assert tracker.utterances[1].waiting
     tracker.cut(resume=True)  # nothing more to cut
     assert spans(tracker) == [(0, SECOND), (SECOND, None)]
     push(tracker, (0.5, 0.5), (1.0, 0))
@@ -95,16 +101,34 @@ def test_a_cut_in_silence_does_nothing(seconds: float) -> None:
     push(tracker, (seconds, 0))
     tracker.cut(resume=True)
     assert spans(tracker) == []
-    assert not tracker.speaking
 
 
-def test_silence_start_never_passes_a_later_utterance() -> None:
+def test_silence_never_passes_a_later_utterance() -> None:
     tracker = tracker_of()
-    passed = 0
+    silent_until = 0
     for stretch in [(3.0, 0.0), (0.3, 0.5), (3.0, 0.0), (1.0, 0.5), (1.0, 0.0)] * 2:
         for _ in range(round(stretch[0] * 10)):
-            before = len(tracker.queue)
             push(tracker, (0.1, stretch[1]))
-            if len(tracker.queue) > before:
-                assert tracker.queue[-1].start >= passed
-            passed = tracker.silence_start
+            if tracker.utterances:
+                assert tracker.speech_start == tracker.utterances[0].start >= silent_until
+            if tracker.utterances and tracker.utterances[0].end is not None:
+                tracker.remove_first()
+            silent_until = tracker.speech_start
+
+
+def test_the_first_utterance_is_sure_once_something_was_said_after_a_cut() -> None:
+    tracker = tracker_of()
+    push(tracker, (1.0, 0.5))
+    tracker.cut(resume=True)
+    tracker.remove_first()
+    assert tracker.first is None and len(tracker.utterances) == 1
+    push(tracker, (0.1, 0.5))
+    assert tracker.first is tracker.utterances[0]
+
+
+def test_only_silence_before_the_next_voice_is_quiet() -> None:
+    tracker = tracker_of()
+    tracker.listen(np.repeat(np.array([0, 0.5, 0], np.float32), SECOND))
+    assert tracker.quiet_samples == SECOND
+    tracker.advance(SECOND)
+    assert tracker.quiet_samples == 0

@@ -1,4 +1,4 @@
-"""The speech gate's hysteresis on scripted decisions, and the detector on recordings."""
+"""The speech gate's hysteresis on scripted decisions, and the detectors on recordings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from whisper_stream.model.media.audio import load_audio
+from whisper_stream.streamer.audio import vad
 from whisper_stream.streamer.audio.vad import (
     FRAME_SAMPLES,
     GateConfig,
     GateStart,
     GateStop,
+    SileroDetector,
+    SpeechDetector,
     SpeechGate,
     WebRtcDetector,
+    make_detector,
 )
+from whisper_stream.streamer.errors import DetectorError
 
 from ...helpers.scripted import LevelDetector
 
@@ -65,9 +70,21 @@ def test_the_floor_is_that_of_the_last_five_seconds() -> None:
         assert detector.is_speech(frame) == (voiced and levels[-1] >= -62.0 and above)
 
 
+def push(gate: SpeechGate, *pieces: Samples) -> Changes:
+    """Give ``pieces`` to a fresh gate, and move it over each whole frame as soon as it is there."""
+    changes: Changes = []
+    heard = passed = 0
+    for piece in pieces:
+        gate.listen(piece)
+        heard += len(piece)
+        changes += gate.advance(heard // FRAME_SAMPLES - passed)
+        passed = heard // FRAME_SAMPLES
+    return changes
+
+
 def gate_changes(pattern: str, config: GateConfig | None = None) -> list[tuple[str, int]]:
     """(kind, frame) of every change."""
-    changes = SpeechGate(LevelDetector(), config).push(frames(pattern))
+    changes = push(SpeechGate(LevelDetector(), config), frames(pattern))
     return [
         ("start" if isinstance(c, GateStart) else "stop", c.sample // FRAME_SAMPLES)
         for c in changes
@@ -107,18 +124,16 @@ def test_the_defaults_ignore_a_click_and_bridge_a_short_pause() -> None:
 def test_chunking_does_not_matter(pattern: str, cuts: list[int]) -> None:
     audio = frames(pattern)
     gate = SpeechGate(LevelDetector(), SMALL)
-    changes: Changes = []
-    for piece in np.split(audio, sorted(min(cut, len(audio)) for cut in cuts)):
-        changes += gate.push(piece)
+    changes = push(gate, *np.split(audio, sorted(min(cut, len(audio)) for cut in cuts)))
     whole = SpeechGate(LevelDetector(), SMALL)
-    assert changes == whole.push(audio)
+    assert changes == push(whole, audio)
     assert (gate.speaking, gate.last_voiced) == (whole.speaking, whole.last_voiced)
 
 
 @given(pattern=st.text("x.", max_size=120))
 def test_starts_and_stops_alternate_in_order(pattern: str) -> None:
     gate = SpeechGate(LevelDetector(), SMALL)
-    changes = gate.push(frames(pattern))
+    changes = push(gate, frames(pattern))
     kinds = [type(change) for change in changes]
     assert kinds == [GateStart, GateStop] * (len(kinds) // 2) + [GateStart] * (len(kinds) % 2)
     samples = [change.sample for change in changes]
@@ -140,7 +155,7 @@ def test_senseless_gates_are_refused(options: dict[str, int]) -> None:
 def spoken(audio: Samples) -> list[tuple[float, float]]:
     """(start, stop) in seconds of every stretch of speech; silence follows the recording."""
     padded = np.concatenate((audio, np.zeros(16_000, np.float32)))
-    changes = SpeechGate(WebRtcDetector()).push(padded)
+    changes = push(SpeechGate(WebRtcDetector()), padded)
     seconds = [change.sample / 16_000 for change in changes]
     return list(zip(seconds[::2], seconds[1::2], strict=True))
 
@@ -174,3 +189,43 @@ def test_quiet_recordings_are_heard(clip: str) -> None:
     assert sum(stop - start for start, stop in loud) > 0.6 * len(audio) / 16_000
     assert abs(loud[0][0] - quiet[0][0]) < 0.3
     assert abs(loud[-1][1] - quiet[-1][1]) < 0.4
+
+
+# -- Silero
+
+
+def share_of_speech(detector: SpeechDetector, audio: Samples) -> float:
+    whole = audio[: len(audio) // FRAME_SAMPLES * FRAME_SAMPLES].reshape(-1, FRAME_SAMPLES)
+    return float(np.mean([detector.is_speech(frame) for frame in whole]))
+
+
+def test_silero_hears_speech_and_not_noise(jfk: Samples) -> None:
+    noise = np.random.default_rng(0).normal(0.0, 0.05, len(jfk)).astype(np.float32)
+    assert share_of_speech(SileroDetector(), jfk) > 0.5
+    assert share_of_speech(SileroDetector(), noise) == 0.0
+
+
+def test_streams_that_share_silero_do_not_hear_each_other(jfk: Samples) -> None:
+    audio = jfk[: 3 * 16_000]
+    noise = np.random.default_rng(0).normal(0.0, 0.05, len(audio)).astype(np.float32)
+    alone = SileroDetector()
+    places = range(0, len(audio), FRAME_SAMPLES)
+    expected = [alone.is_speech(audio[at : at + FRAME_SAMPLES]) for at in places]
+    one, other = SileroDetector(), SileroDetector()
+    heard = []
+    for at in places:
+        heard.append(one.is_speech(audio[at : at + FRAME_SAMPLES]))
+        other.is_speech(noise[at : at + FRAME_SAMPLES])
+    assert heard == expected
+    assert True in heard
+
+
+def test_without_its_package_silero_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vad, "find_spec", lambda name: None)
+    with pytest.raises(DetectorError, match=r"pip install 'whisper-stream\[silero\]'"):
+        make_detector("silero")
+
+
+def test_detectors_go_by_name() -> None:
+    assert isinstance(make_detector("webrtc"), WebRtcDetector)
+    assert isinstance(make_detector("silero"), SileroDetector)

@@ -1,19 +1,20 @@
-"""How far apart updates are, by how long answers take, and when they are skipped."""
+"""The interval of updates by the turnaround of jobs, when they are skipped, and when a lag is reported."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from whisper_stream.streamer.session.cadence import Cadence
+from whisper_stream.streamer.events import Lag
+from whisper_stream.streamer.session.cadence import Cadence, LagReporter
 
 
 def after(cadence: Cadence, *seconds: float) -> float:
     """The interval after answers that took so long."""
     now = 100.0
     for took in seconds:
-        cadence.asked(now)
-        cadence.answered(now + took)
+        cadence.begin_job(now)
+        cadence.end_job(now + took)
         now += took + 1.0
     return cadence.interval
 
@@ -42,18 +43,18 @@ def test_it_comes_back_once_answers_are_fast() -> None:
 
 def test_an_answer_counts_once_and_only_if_it_was_asked_for() -> None:
     cadence = Cadence(0.4)
-    cadence.answered(5.0)
+    cadence.end_job(5.0)
     assert cadence.interval == 0.4
-    cadence.asked(5.0)
-    cadence.answered(6.0)
-    cadence.answered(60.0)
+    cadence.begin_job(5.0)
+    cadence.end_job(6.0)
+    cadence.end_job(60.0)
     assert cadence.interval == pytest.approx(1.5)
 
 
 def test_a_clock_that_goes_back_is_no_gain() -> None:
     cadence = Cadence(0.4)
-    cadence.asked(10.0)
-    cadence.answered(3.0)
+    cadence.begin_job(10.0)
+    cadence.end_job(3.0)
     assert cadence.interval == 0.4
 
 
@@ -87,9 +88,9 @@ class Clock:
 
     def answer(self, took: float, *, behind: float = 0.0, ahead: float = 0.0) -> bool:
         """Whether updates are skipped after this answer."""
-        self.cadence.asked(self._now)
+        self.cadence.begin_job(self._now)
         self._now += took
-        self.cadence.answered(self._now, behind=behind, received=self._now + ahead)
+        self.cadence.end_job(self._now, behind=behind, received=self._now + ahead)
         return self.cadence.skipping
 
 
@@ -116,8 +117,8 @@ def test_two_slow_answers_are_enough_far_behind() -> None:
 def test_the_end_of_an_utterance_says_nothing_about_updates() -> None:
     cadence = Cadence(0.4)
     for now in range(10):
-        cadence.asked(float(now))
-        cadence.answered(now + 0.9, behind=2.0, update=False)
+        cadence.begin_job(float(now))
+        cadence.end_job(now + 0.9, behind=2.0, update=False)
     assert not cadence.skipping
 
 
@@ -154,6 +155,26 @@ def test_audio_that_comes_faster_than_it_is_spoken_is_not_worth_every_update() -
 def test_a_microphone_whose_clock_is_a_little_fast_is_no_file() -> None:
     cadence = Cadence(0.4)
     hours = 8 * 3600.0
-    cadence.asked(hours)
-    cadence.answered(hours, received=hours * 1.001)
+    cadence.begin_job(hours)
+    cadence.end_job(hours, received=hours * 1.001)
     assert not cadence.skipping
+
+
+# Lag
+
+
+def test_less_than_two_seconds_are_not_reported() -> None:
+    reporter = LagReporter()
+    assert all(reporter.report(behind, 0.4) == [] for behind in (0.0, 0.5, 1.9, 0.0))
+
+
+def test_a_lag_is_reported_in_steps_and_when_it_is_over() -> None:
+    reporter = LagReporter()
+    reported = [
+        event for behind in (2.5, 3.0, 3.6, 3.0, 1.9, 0.0) for event in reporter.report(behind, 1.5)
+    ]
+    assert reported == [
+        Lag(behind_seconds=2.5, interval_seconds=1.5),
+        Lag(behind_seconds=3.6, interval_seconds=1.5),
+        Lag(behind_seconds=0.0, interval_seconds=1.5),
+    ]

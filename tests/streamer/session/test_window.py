@@ -1,85 +1,146 @@
-"""Which stretch of audio is decoded next."""
+"""The windows of a stream: where its jobs begin and end, and what becomes of their audio."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, repeat
+
 import numpy as np
-from whisper_stream.streamer.audio.ring_buffer import RingBuffer
-from whisper_stream.streamer.audio.utterances import UtteranceTracker
-from whisper_stream.streamer.config import StreamConfig
-from whisper_stream.streamer.session.cadence import Cadence
-from whisper_stream.streamer.session.transcript import Transcript
-from whisper_stream.streamer.session.window import AudioQueue, Window, WindowScheduler
+import pytest
+from whisper_stream.streamer.config import SAMPLE_RATE
+from whisper_stream.streamer.events import SegmentClosed, SpeechStopped
+from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 
-from ...helpers.scripted import LevelDetector, scripted
+from ...helpers.scripted import (
+    ENGLISH,
+    FakeDecoder,
+    Played,
+    Samples,
+    make_session,
+    scripted,
+    word_text,
+)
 
-CONFIG = StreamConfig(language="en", soft_window=4.0, max_window=6.0)
+SMALL = replace(ENGLISH, soft_window=4.0, max_window=6.0)
+LONG_SCRIPT = scripted([0.1] * 60, tail=4.0)
 
 
-class Rig:
-    """One stream without a decoder: windows are taken as they fall due."""
+def say_nothing(job: DecodeJob, result: DecodeResult) -> DecodeResult:
+    return replace(result, words=(), tokens=())
 
-    def __init__(self, gaps: list[float], tail: float = 1.0) -> None:
-        self.audio = scripted(gaps, tail=tail).audio
-        buffer = RingBuffer(60 * 16_000)
-        self.cadence = Cadence(CONFIG.update_interval)
-        tracker = UtteranceTracker(CONFIG, LevelDetector())
-        self.intake = AudioQueue(buffer, tracker)
-        transcript = Transcript(CONFIG)
-        self.windows = WindowScheduler(CONFIG, buffer, tracker, transcript, self.cadence)
-        self.intake.append(self.audio)
 
-    def next(self) -> Window | None:
-        """Looks at audio until a window is due, or there is no more."""
-        while True:
-            self.windows.enter()
-            window = self.windows.due(again=False)
-            if window is not None or self.intake.step() is None:
-                return window
+def job_ends(pieces: list[tuple[float, Samples]], costs: Iterator[float]) -> list[int]:
+    """Feed each piece at its time, run each job in the next of ``costs`` -> where their audio ends."""
+    session, decoder, ends = make_session(), FakeDecoder(), []
+    job: DecodeJob | None = None
+    done_at = 0.0
+    for now, samples in pieces:
+        if job is not None and done_at <= now:
+            session.finish_job(decoder(job), done_at)
+            job = None
+        session.feed(samples)
+        while job is None and (job := session.next_job(now)) is not None:
+            ends.append(len(job.audio))
+            done_at = now + next(costs)
+            if done_at == now:
+                session.finish_job(decoder(job), now)
+                job = None
+    return ends
+
+
+GRID = [round((1.0 + 0.4 * step) * 16_000) for step in range(30)]
+SPEECH = scripted([0.0] + [0.1] * 26).audio
+LIVE = [(at / SAMPLE_RATE, SPEECH[at : at + 1600]) for at in range(0, len(SPEECH), 1600)]
 
 
 def test_updates_end_where_the_clock_says_and_not_where_the_audio_does() -> None:
-    rig = Rig([0.0] + [0.1] * 20)
-    ends = []
-    for _ in range(5):
-        window = rig.next()
-        assert window is not None and not window.endpoint and window.start == 0
-        rig.windows.answered(window)
-        ends.append(window.end / 16_000)
-    assert np.allclose(ends, [1.0, 1.4, 1.8, 2.2, 2.6])
+    late = [(len(SPEECH) / SAMPLE_RATE, SPEECH)]  # at once, as after a lost connection
+    for pieces in (LIVE, late):
+        ends = job_ends(pieces, repeat(0.0))
+        assert ends[:-1] == GRID[: len(ends) - 1]
+        assert len(ends) > 20
 
 
-def test_a_skipped_update_leaves_the_later_ones_where_they_were() -> None:
-    rig = Rig([0.0] + [0.1] * 20)
-    first = rig.next()
-    assert first is not None
-    rig.windows.answered(Window(0, round(1.9 * 16_000), endpoint=False, cut=False))
-    second = rig.next()
-    assert second is not None and second.end == round(2.2 * 16_000)
+def test_updates_after_a_slow_engine_are_back_on_the_grid() -> None:
+    """Some are skipped while it is slow; later ones end where they would have anyway."""
+    ends = job_ends(LIVE, chain([0.0] * 2, [1.0] * 3, repeat(0.0)))
+    assert ends[:2] == GRID[:2]
+    assert len(ends) < len(job_ends(LIVE, repeat(0.0)))
+    assert ends[-4:-1] == GRID[22:25]
 
 
-def test_an_utterance_ends_with_a_final_window_and_is_left() -> None:
-    rig = Rig([0.5], tail=2.0)
-    window = rig.next()
-    assert window is not None and window.endpoint
-    rig.windows.leave(window)
-    assert rig.windows.decoded == window.end - window.start
-    assert rig.next() is None and rig.windows.undecided == rig.intake.position
+def test_the_end_of_an_utterance_is_decoded_whole_and_accounted_for() -> None:
+    stream = Played().play(scripted([0.5], tail=2.0).audio)
+    last = stream.jobs[-1]
+    assert last.endpoint
+    account = stream.session.statistics()
+    assert account.decoded_samples == len(last.audio)
+    assert account.lost_samples == 0
+    stream.finish()
+    account = stream.session.statistics()
+    assert account.silent_samples == account.received_samples - len(last.audio)
 
 
-def test_a_full_window_is_cut() -> None:
-    rig = Rig([0.0] + [0.1] * 30)
-    window = rig.next()
-    while window is not None and not window.cut:
-        rig.windows.answered(window)
-        window = rig.next()
-    assert window is not None and window.seconds == CONFIG.max_window
-    assert rig.windows.cut_point(window) == window.end - 2 * 16_000  # nothing is committed
+def test_a_full_window_is_cut_but_for_its_last_two_seconds() -> None:
+    stream = Played(SMALL, say_nothing).play(SPEECH[: round(6.2 * SAMPLE_RATE)])
+    full = stream.jobs[-1]
+    assert full.endpoint and len(full.audio) == 6 * SAMPLE_RATE
+    decoded = stream.session.statistics().decoded_samples
+    assert abs(decoded - 4 * SAMPLE_RATE) <= SAMPLE_RATE // 10  # at the quietest place near
+    after = stream.play(SPEECH[round(6.2 * SAMPLE_RATE) :]).jobs[stream.jobs.index(full) + 1]
+    assert np.array_equal(after.audio, SPEECH[decoded : decoded + len(after.audio)])
 
 
-def test_lost_audio_is_counted_once() -> None:
-    rig = Rig([0.5], tail=2.0)
-    window = rig.next()
-    assert window is not None
-    assert rig.windows.lose(window) == window.start
-    assert (rig.windows.lost, rig.windows.decoded) == (window.end - window.start, 0)
-    assert rig.windows.settled == window.end
+def test_context_is_decoded_twice_and_counted_once() -> None:
+    stream = Played().play(scripted([0.1] * 4 + [1.0] + [0.1] * 4, tail=2.0).audio).finish()
+    first, second = [job for job in stream.jobs if job.endpoint]
+    account = stream.session.statistics()
+    assert len(first.audio) + len(second.audio) > account.decoded_samples
+    assert second.prefix[: len(first.prefix)] == first.prefix  # its words are there already
+
+
+def test_a_segment_longer_than_the_most_is_closed_at_a_committed_word() -> None:
+    config = replace(ENGLISH, max_segment=2.0, soft_window=28.0)  # the window is not left either
+    stream = Played(config).play(LONG_SCRIPT.audio).finish()
+    assert len(stream.of(SpeechStopped)) == 1  # nobody paused
+    segments = stream.of(SegmentClosed)
+    assert len(segments) > 5
+    for segment in segments[:-1]:
+        seconds = (segment.end_sample - segment.start_sample) / SAMPLE_RATE
+        assert 2.0 <= seconds <= 3.2  # and what one update committed
+    assert [word.text for segment in segments for word in segment.words] == [
+        word_text(word) for word, _ in LONG_SCRIPT.words
+    ]
+
+
+def test_slow_answers_widen_the_interval_of_updates_and_fast_ones_narrow_it() -> None:
+    session, decoder, now, at = make_session(), FakeDecoder(), 0.0, 0
+    audio = scripted([0.1] * 120).audio
+
+    def next_window(took: float) -> int:
+        """Feeds until a job is there, answers it ``took`` seconds later -> the end of its audio."""
+        nonlocal now, at
+        job = session.next_job(now)
+        while job is None:
+            session.feed(audio[at : at + 1600])
+            at, now = at + 1600, now + 0.1
+            job = session.next_job(now)
+        asked = at
+        piled_up = round(took * 10) * 1600  # meanwhile
+        session.feed(audio[at : at + piled_up])
+        at, now = at + piled_up, now + took
+        session.finish_job(decoder(job), now)
+        return asked
+
+    def interval(took: float) -> float:
+        return (next_window(took) - next_window(took)) / -SAMPLE_RATE
+
+    next_window(0.0)
+    assert interval(0.0) == pytest.approx(0.4, abs=0.05)
+    for _ in range(3):
+        next_window(1.0)
+    assert interval(1.0) == pytest.approx(1.5, abs=0.15)
+    for _ in range(8):
+        next_window(0.0)
+    assert interval(0.0) == pytest.approx(0.4, abs=0.05)
