@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ...model.media.pcm import frame_bytes
 from ...server.protocol import messages as wire
 from ...server.protocol.errors import ErrorCode
 from ..errors import ConnectionLost, RemoteError
@@ -213,7 +214,6 @@ def _given(config: wire.Config) -> dict[str, object]:
 
 
 _ACK_MESSAGES, _ACK_SECONDS = 32, 0.5  # how seldom the server is told what has arrived
-_BYTES = {"s16le": 2, "f32le": 4, "mulaw": 1, "alaw": 1}  # containers cannot be begun in the middle
 _REPLAY_SECONDS = 60  # of audio kept at most that the server holds, in case it forgets the stream
 _FULL = (ErrorCode.TOO_MANY_STREAMS, ErrorCode.OVERLOADED, ErrorCode.LIMIT_REACHED)
 
@@ -228,7 +228,8 @@ class Session:
 
     def __init__(self, start: wire.Start) -> None:
         self._start = start
-        self._frame = _BYTES.get(start.encoding, 0) * start.channels  # bytes; 0: no replay
+        # bytes; 0: no replay, as containers cannot be begun in the middle
+        self._frame = frame_bytes(start.encoding, start.channels) or 0
         second = start.sample_rate * self._frame
         self.backlog = Backlog(_REPLAY_SECONDS * second if second else None)
         self._story = Story()

@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import stat
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-import av
-from av.audio.frame import AudioFrame
-from av.audio.resampler import AudioResampler
-from av.audio.stream import AudioStream
-from av.container import InputContainer
-
-from ...model.media.damage import Damage
-from ...model.media.headers import FileBytes, Raw
+from ...model.errors import AudioError
+from ...model.media.decode import AudioTrack, open_file, reason_of
+from ...model.media.pcm import SAMPLE_RATE
 from ..errors import SourceError
 
-__all__ = ["CHUNK_SAMPLES", "SAMPLE_RATE", "AudioSource", "Pacer", "Source", "reason_of"]
+__all__ = [
+    "CHUNK_SAMPLES",
+    "SAMPLE_RATE",
+    "AudioSource",
+    "Pacer",
+    "Source",
+    "reason_of",
+    "source_errors",
+]
 
-SAMPLE_RATE = 16_000
 CHUNK_SAMPLES = SAMPLE_RATE // 10  # 100 ms, as a live microphone would send it
-_CONTROL_BYTES = frozenset(range(32)) - frozenset(b"\t\n\f\r\x1b")  # in no text
 _CHUNKS_PER_TURN = 10  # chunks decoded in one visit to the thread
 
 
@@ -54,15 +54,15 @@ class AudioSource:
         self.path = path
         self.name = str(path)
         self.doubt: str | None = None
-        self._watch: Damage | None = None
+        self._track: AudioTrack | None = None  # of the latest pass
 
     @property
     def damage(self) -> str | None:
-        """What is missing in the file as far as the latest pass came, after its name in one sentence.
+        """One sentence on what is missing in the file as far as the latest pass came, or None.
 
-        Not all damage shows: see :mod:`..model.damage`.
+        Not all damage shows: see :mod:`whisper_stream.model.media.damage`.
         """
-        found = self._watch and self._watch.report()
+        found = self._track and self._track.damage.report()
         return f"{self.name} {found}" if found else None
 
     def check(self) -> float | None:
@@ -74,14 +74,10 @@ class AudioSource:
         Raises:
             SourceError: it is missing, no regular file, empty, not audio, or without a sample.
         """
-        self._check_file()
-        with self._open() as container:
-            stream = self._audio_stream(container)
-            if not any(frame.samples for frame in self._frames(container, stream)):
-                raise SourceError(f"{self.name}: the file holds no audio samples; nothing to play")
-            if stream.duration is not None and stream.time_base is not None:
-                return float(stream.duration * stream.time_base)
-            return container.duration / av.time_base if container.duration else None
+        with source_errors(), self._open_noted() as track:
+            if not track.has_sound():
+                raise track.no_sound()
+            return track.duration
 
     def chunks(self, samples: int = CHUNK_SAMPLES) -> Iterator[bytes]:
         """Yield the whole file in pieces of ``samples`` samples; only the last may be shorter.
@@ -110,117 +106,35 @@ class AudioSource:
     def _pieces_per_turn(self) -> int:
         return _CHUNKS_PER_TURN
 
-    def _check_file(self) -> None:
-        try:
-            info = os.stat(self.path)
-        except FileNotFoundError:
-            raise SourceError(f"{self.name}: no such file; check the path") from None
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-            raise SourceError(f"{self.name}: cannot be opened: {reason_of(error)}") from None
-        if stat.S_ISDIR(info.st_mode):
-            raise SourceError(f"{self.name}: is a directory; name an audio file in it")
-        if not stat.S_ISREG(info.st_mode):
-            raise SourceError(f"{self.name}: is not a regular file; save the audio to a file first")
-        if info.st_size == 0:
-            raise SourceError(f"{self.name}: the file is empty; nothing to play")
-        try:
-            with open(self.path, "rb") as file:
-                head = file.read(4096)
-        except OSError as error:
-            raise SourceError(f"{self.name}: cannot be read: {reason_of(error)}") from None
-        # FFmpeg's guess takes some texts for headerless AMR. Audio always has control bytes.
-        if not _CONTROL_BYTES.intersection(head):
-            raise SourceError(f"{self.name}: is a text, not audio that can be decoded")
+    def _open(self) -> AudioTrack:
+        """Open the track from its start. Raises AudioError."""
+        if os.path.exists(self.path) and not os.path.isfile(self.path):
+            if not os.path.isdir(self.path):  # it is read twice: to check it, and to play it
+                raise AudioError(f"{self.name} is not a regular file: pipe it into standard input")
+        return open_file(self.path, self.name)
 
-    def _open(self) -> InputContainer:
-        try:
-            # With "file:" a name such as "http:x.wav" stays the name of a file.
-            return av.open(f"file:{self.path}", mode="r", metadata_errors="replace")
-        except (av.error.FFmpegError, OSError, ValueError) as error:
-            reason = f"is not audio that can be decoded ({reason_of(error)})"
-            raise SourceError(f"{self.name}: {reason}") from None
-
-    def _file_bytes(self) -> Raw | None:
-        """The bytes themselves, as far as they can be seen."""
-        return FileBytes(self.path)
-
-    def _audio_stream(self, container: InputContainer) -> AudioStream:
-        if not container.streams.audio:
-            raise SourceError(f"{self.name}: has no audio track; name a file with sound")
-        return container.streams.audio[0]
-
-    def _frames(self, container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:
-        self._watch = watch = Damage(container, self._file_bytes())
-        # The empty packet at the end of demux() flushes the decoder.
-        packets = container.demux(stream)
-        while True:
-            try:
-                packet = next(packets, None)
-            except (av.error.FFmpegError, OSError) as error:
-                if isinstance(error, av.error.InvalidDataError) and watch.begun:
-                    watch.failed()  # what there is of a file that was cut is played
-                    watch.end()
-                    return
-                raise SourceError(f"{self.name}: reading failed: {reason_of(error)}") from None
-            if packet is None:
-                watch.end()
-                return
-            try:
-                frames = packet.decode()
-            except av.error.FFmpegError:
-                watch.failed()
-                continue
-            for frame in frames:
-                if isinstance(frame, AudioFrame):
-                    watch.frame(frame)
-                    yield frame
+    def _open_noted(self) -> AudioTrack:
+        self._track = self._open()
+        return self._track
 
     def _pcm(self) -> Iterator[bytes]:
-        self._check_file()
-        with self._open() as container:
-            stream = self._audio_stream(container)
-            resampler: AudioResampler | None = None
-            layout: _Layout | None = None
-            for frame in self._frames(container, stream):
-                if layout != (layout := _Layout.of(frame)):  # at the start, or changed on the way
-                    yield from _resampled(resampler, None)
-                    resampler = AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
-                # Time stamps may jump in damaged files; samples are counted, not stamped.
-                frame.pts = None
-                try:
-                    yield from _resampled(resampler, frame)
-                except av.error.FFmpegError:  # no rate or layout that there is
-                    resampler = layout = None
-                    if self._watch is not None:
-                        self._watch.failed()
-            yield from _resampled(resampler, None)
+        """Yield the samples as s16le, in pieces of any size."""
+        with source_errors(), self._open_noted() as track:
+            for block in track.blocks(SAMPLE_RATE):
+                yield block.tobytes()
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    rate: int
-    format: str
-    channels: str
-
-    @classmethod
-    def of(cls, frame: AudioFrame) -> _Layout:
-        return cls(frame.sample_rate, frame.format.name, frame.layout.name)
-
-
-def _resampled(resampler: AudioResampler | None, frame: AudioFrame | None) -> Iterator[bytes]:
-    if resampler is not None:
-        for out in resampler.resample(frame):
-            yield out.to_ndarray().tobytes()
+@contextmanager
+def source_errors() -> Iterator[None]:
+    """Raise what is wrong with the audio as an error of the clients."""
+    try:
+        yield
+    except AudioError as error:
+        raise SourceError(str(error)) from error
 
 
 def _take(chunks: Iterator[bytes], count: int) -> list[bytes]:
     return list(itertools.islice(chunks, count))
-
-
-def reason_of(error: Exception) -> str:
-    """What FFmpeg or the system says, without number and name."""
-    strerror = getattr(error, "strerror", None)
-    return str(strerror or error).lower()
 
 
 class Pacer:

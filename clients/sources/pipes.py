@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
-import av
 import numpy as np
 import soxr
-from av.container import InputContainer
 
-from ...model.media.headers import HeadBytes, Raw
+from ...model.media.decode import AudioTrack, open_track
+from ...model.media.headers import HeadBytes
+from ...model.media.pcm import SAMPLE_RATE, SAMPLE_TYPES, FrameCutter
 from ...model.media.samples import SampleCheck
 from ..errors import SourceError
-from .files import CHUNK_SAMPLES, SAMPLE_RATE, AudioSource, reason_of
+from .files import CHUNK_SAMPLES, AudioSource, source_errors
 
 __all__ = ["PcmFormat", "PipeSource", "UrlSource"]
 
@@ -27,7 +27,6 @@ _POLL_SECONDS = 0.2  # between looks whether anybody still wants the pipe's audi
 _READ_BYTES = 64 * 1024
 _NETWORK_SECONDS = 10.0
 _SCHEMES = ("http", "https", "rtsp", "rtsps", "rtmp", "rtmps", "srt", "udp", "rtp", "tcp", "hls")
-_DTYPES = {"s16le": "<i2", "f32le": "<f4"}
 # How containers begin. What begins otherwise is taken for PCM, which has no beginning of its own.
 _MAGIC: tuple[bytes, ...] = (
     b"RIFF",
@@ -85,20 +84,16 @@ class PipeSource(AudioSource):
     def _pieces_per_turn(self) -> int:
         return 1  # as soon as it is there
 
-    def _file_bytes(self) -> Raw | None:
-        return self._reader.seen
-
-    def _check_file(self) -> None:
-        pass
-
-    def _open(self) -> InputContainer:
-        try:
-            return av.open(self._reader, mode="r", metadata_errors="replace")
-        except (av.error.FFmpegError, OSError, ValueError) as error:
-            raise SourceError(
-                f"{self.name}: is not audio that can be decoded ({reason_of(error)}); "
+    def _open(self) -> AudioTrack:
+        return open_track(
+            self._reader,
+            self.name,
+            raw=self._reader.seen,
+            explain=lambda reason: (
+                f"is not audio that can be decoded ({reason}): "
                 "for raw PCM say --encoding, --sample-rate and --channels"
-            ) from None
+            ),
+        )
 
     def _pcm(self) -> Iterator[bytes]:
         head = self._reader.peek(_SNIFF_BYTES)
@@ -111,14 +106,12 @@ class PipeSource(AudioSource):
 
     def _raw(self, pcm: PcmFormat) -> Iterator[bytes]:
         resampler = soxr.ResampleStream(pcm.sample_rate, SAMPLE_RATE, 1, dtype="float32")
-        frame = np.dtype(_DTYPES[pcm.encoding]).itemsize * pcm.channels
+        dtype = np.dtype(SAMPLE_TYPES[pcm.encoding])
+        size = dtype.itemsize * pcm.channels
+        frames = FrameCutter(size)
         check = SampleCheck(pcm.encoding)
-        rest = b""
         while data := self._reader.read(_READ_BYTES):
-            rest += data
-            whole = len(rest) - len(rest) % frame
-            samples = np.frombuffer(rest[:whole], _DTYPES[pcm.encoding])
-            rest = rest[whole:]
+            samples = np.frombuffer(frames.push(data), dtype)
             if pcm.channels == 1 and pcm.sample_rate == SAMPLE_RATE and pcm.encoding == "s16le":
                 yield samples.tobytes()  # the server looks at these itself
                 continue
@@ -130,9 +123,9 @@ class PipeSource(AudioSource):
             scaled = mono if pcm.encoding == "s16le" else mono * np.float32(32_768)
             yield _to_s16(resampler.resample_chunk(scaled))
         yield _to_s16(resampler.resample_chunk(np.zeros(0, np.float32), last=True))
-        if rest and self.doubt is None:
+        if frames.rest and self.doubt is None:
             fits = "do --encoding and --channels fit?"
-            self.doubt = f"{self.name} ends inside a sample of {frame} bytes: {fits}"
+            self.doubt = f"{self.name} ends inside a sample of {size} bytes: {fits}"
 
 
 class UrlSource(AudioSource):
@@ -148,30 +141,20 @@ class UrlSource(AudioSource):
 
     def check(self) -> float | None:
         """Open it once, to see that there is audio; a live address declares no duration."""
-        with self._open() as container:
-            self._audio_stream(container)
-            return container.duration / av.time_base if container.duration else None
+        with source_errors(), self._open() as track:
+            return track.duration
 
-    def _check_file(self) -> None:
-        pass
-
-    def _file_bytes(self) -> Raw | None:
-        return None
-
-    def _open(self) -> InputContainer:
-        try:
-            return av.open(
-                str(self.path),
-                mode="r",
-                metadata_errors="replace",
-                timeout=(_NETWORK_SECONDS, _NETWORK_SECONDS),
-                options={"rtsp_transport": "tcp"} if str(self.path).startswith("rtsp") else {},
-            )
-        except (av.error.FFmpegError, OSError, ValueError) as error:
-            raise SourceError(
-                f"{self.name}: cannot be opened ({reason_of(error)}); check the address, and that "
-                "it is reached from here"
-            ) from None
+    def _open(self) -> AudioTrack:
+        return open_track(
+            str(self.path),
+            self.name,
+            protocols=None,
+            explain=lambda reason: (
+                f"cannot be opened ({reason}): check the address, and that it is reached from here"
+            ),
+            timeout=(_NETWORK_SECONDS, _NETWORK_SECONDS),
+            options={"rtsp_transport": "tcp"} if str(self.path).startswith("rtsp") else {},
+        )
 
 
 class _Reader:

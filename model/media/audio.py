@@ -1,26 +1,19 @@
-"""Audio in: any file, container or array becomes 16 kHz mono float32. Loads no torch by itself."""
+"""Files and arrays as the model hears them: 16 kHz mono float32. Loads no torch by itself."""
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-import av
 import numpy as np
-from av.audio.frame import AudioFrame
-from av.audio.resampler import AudioResampler
-from av.audio.stream import AudioStream
-from av.container import InputContainer
 from numpy.typing import NDArray
 
 from ..errors import AudioError
-from .damage import Damage
-from .headers import FileBytes
+from .decode import INT16_SCALE, open_file
+from .pcm import SAMPLE_RATE
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +34,6 @@ __all__ = [
     "to_waveform",
 ]
 
-SAMPLE_RATE = 16_000  # of everything the model hears, per second
 N_FFT = 400  # samples of one spectrogram window (25 ms)
 HOP_LENGTH = 160  # samples between two mel frames (10 ms)
 CHUNK_LENGTH = 30  # seconds the encoder takes at once
@@ -51,7 +43,6 @@ N_SAMPLES_PER_TOKEN = HOP_LENGTH * 2  # the encoder halves the frame rate
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP_LENGTH  # 100
 TOKENS_PER_SECOND = SAMPLE_RATE // N_SAMPLES_PER_TOKEN  # 50
 
-_INT16_SCALE = np.float32(1 / 32768)
 _MIN_RATE, _MAX_RATE = 8_000, 48_000
 _MAX_CHANNELS = 8
 _Array = TypeVar("_Array", bound="NDArray[Any] | torch.Tensor")
@@ -75,7 +66,7 @@ def load_audio(source: str | Path | IO[bytes], sr: int = SAMPLE_RATE) -> NDArray
         UserWarning: parts of the file are damaged, or it ends before its header says so.
     """
     blocks = list(iter_audio(source, sr))
-    return np.concatenate(blocks).astype(np.float32) * _INT16_SCALE
+    return np.concatenate(blocks).astype(np.float32) * INT16_SCALE
 
 
 def iter_audio(
@@ -83,122 +74,21 @@ def iter_audio(
 ) -> Iterator[NDArray[np.int16]]:
     """Yield the audio of a file as it is decoded: mono blocks ``[samples]`` at ``sr``.
 
+    Args:
+        source: a path, or an open binary file.
+        sr: sample rate of the blocks, per second.
+
     Raises:
         AudioError: as :func:`load_audio`; for a file without sound, after its end.
 
     Warns:
         UserWarning: as :func:`load_audio`.
     """
-    name = _name_of(source)
-    _check_readable(source, name)
-    samples = 0
-    with _open(source, name) as container:
-        if not container.streams.audio:
-            raise AudioError(f"{name} has no audio track: give a file with sound in it.")
-        if container.streams.audio[0].codec_context is None:
-            raise AudioError(f"{name} is of a codec that is not known, or is damaged: convert it.")
-        damage = Damage(container, FileBytes(source))
-        frames = _decode(container, container.streams.audio[0], damage)
-        for block in _resample(frames, sr, damage):
-            samples += block.size
-            yield block
-        found = damage.report()
-    if samples == 0:
-        raise AudioError(
-            f"{name} holds no sound (zero-length or damaged audio): record or export it again."
-        )
+    with open_file(source) as track:
+        yield from track.blocks(sr)
+        found = track.damage.report()
     if found is not None:
-        warnings.warn(f"{name} {found}", stacklevel=2)
-
-
-def _name_of(source: str | Path | IO[bytes]) -> str:
-    if isinstance(source, (str, Path)):
-        return str(source)
-    name = getattr(source, "name", None)
-    return name if isinstance(name, str) else "the audio given"
-
-
-def _check_readable(source: str | Path | IO[bytes], name: str) -> None:
-    if not isinstance(source, (str, Path)):
-        return
-    path = Path(source)
-    if not path.exists():
-        raise AudioError(f"{name} does not exist: check the path.")
-    if path.is_dir():
-        raise AudioError(f"{name} is a folder: give an audio file inside it.")
-    if not os.access(path, os.R_OK):
-        raise AudioError(f"{name} cannot be read: check its permissions.")
-    if path.is_file() and path.stat().st_size == 0:
-        raise AudioError(f"{name} is an empty file: record or export it again.")
-
-
-def _open(source: str | Path | IO[bytes], name: str) -> InputContainer:
-    local = isinstance(source, (str, Path))
-    try:
-        return av.open(
-            # The scheme keeps a path such as "rtp:x.wav" a path.
-            f"file:{source}" if isinstance(source, (str, Path)) else source,
-            mode="r",
-            metadata_errors="replace",
-            # A playlist must not make us fetch what it names from elsewhere.
-            container_options={"protocol_whitelist": "file" if local else "none"},
-        )
-    except (av.FFmpegError, ValueError, OSError) as error:
-        raise AudioError(
-            f"{name} is not audio in any known format, or is damaged: "
-            "give a WAV, FLAC, MP3, Ogg, M4A or WebM file."
-        ) from error
-
-
-def _decode(container: InputContainer, stream: AudioStream, damage: Damage) -> Iterator[AudioFrame]:
-    """Yield decoded frames, going on past damaged packets as FFmpeg does."""
-    packets = container.demux(stream)
-    while True:
-        try:
-            packet = next(packets, None)
-        except av.FFmpegError:  # the container breaks off here: what came before still counts
-            damage.failed()
-            packet = None
-        if packet is None:
-            break
-        try:
-            for frame in packet.decode():
-                damage.frame(frame)
-                yield frame
-        except av.FFmpegError:
-            damage.failed()
-    with suppress(av.FFmpegError, EOFError):
-        for frame in stream.codec_context.decode(None):
-            damage.frame(frame)
-            yield frame
-    damage.end()
-
-
-def _resample(frames: Iterator[AudioFrame], sr: int, damage: Damage) -> Iterator[NDArray[np.int16]]:
-    """Convert frames to mono int16 blocks. A new format in mid-file starts a new resampler."""
-    resampler: AudioResampler | None = None
-    layout: tuple[str, str, int] | None = None
-    for frame in frames:
-        now = (frame.format.name, frame.layout.name, frame.sample_rate)
-        if resampler is None or now != layout:
-            yield from _drain(resampler)
-            resampler = AudioResampler(format="s16", layout="mono", rate=sr)
-            layout = now
-        try:
-            converted = resampler.resample(frame)
-        except av.FFmpegError:  # no rate or layout that there is
-            damage.failed()
-            resampler = None
-            continue
-        for out in converted:
-            yield out.to_ndarray()[0]
-    yield from _drain(resampler)
-
-
-def _drain(resampler: AudioResampler | None) -> Iterator[NDArray[np.int16]]:
-    if resampler is not None:
-        for out in resampler.resample(None):
-            yield out.to_ndarray()[0]
+        warnings.warn(f"{track.name} {found}", stacklevel=2)
 
 
 def to_waveform(

@@ -1,4 +1,4 @@
-"""What is missing in a recording: noticed while it is decoded, told in one sentence. Loads no torch.
+"""Missing audio: noticed while a track is decoded, and reported in one sentence. Loads no torch.
 
 FFmpeg goes on past damage without a word. Three things give it away: packets that cannot be decoded, time
 stamps that leave a gap, and a header that says more than is there. What none of them shows (other samples
@@ -26,9 +26,10 @@ _EXACT_SECONDS, _USUAL_SECONDS = 0.05, 0.5  # that may be missing at the end: co
 
 
 class Damage:
-    """Told of what a container gives, in order; ``report`` says what was missing.
+    """What is missing in a track, by what was noted of it while it was decoded, in order.
 
     Args:
+        container: as it was opened, before anything was decoded.
         raw: the file's own bytes, where they can be read; without them less is noticed.
     """
 
@@ -47,33 +48,32 @@ class Damage:
         """Whether anything was decoded."""
         return self._seconds > 0
 
-    def failed(self) -> None:
-        """A packet could not be decoded, or read."""
+    def note_failure(self) -> None:
+        """Note that a packet could not be decoded, or read."""
         if not self._places or self._seconds - self._places[-1] > _SAME_PLACE:
             self._places.append(self._seconds)
 
-    def frame(self, frame: AudioFrame) -> None:
-        """The next frame that was decoded, with the stamp it came with."""
+    def note_frame(self, frame: AudioFrame, stamp: float | None) -> None:
+        """Note the next frame that was decoded, and the second that it is stamped with, if any."""
         if not frame.sample_rate:
             return
         length = frame.samples / frame.sample_rate
-        if frame.pts is not None and frame.time_base is not None:
-            stamp = float(frame.pts * frame.time_base)
+        if stamp is not None:
             if self._due is not None and stamp - self._due > self._gap:
-                self.failed()
+                self.note_failure()
             self._due = stamp + length
         elif self._format == "flac":
-            self.failed()  # FFmpeg made something of it, but could not find its place
+            self.note_failure()  # FFmpeg made something of it, but could not find its place
         elif self._due is not None:
             self._due += length
         self._seconds += length
 
-    def end(self) -> None:
-        """Everything there is was decoded."""
+    def note_end(self) -> None:
+        """Note that everything there is was decoded."""
         self._ended = True
 
     def report(self) -> str | None:
-        """What is missing, to follow the file's name: ``ends after 3.2 s; …``. None: nothing that shows."""
+        """Return what is missing, to follow the file's name: ``ends after 3.2 s; …``. None: nothing that shows."""
         promised, reached = None, self._seconds
         torn = False
         if self._ended:

@@ -18,6 +18,7 @@ from enum import Enum, auto
 import msgspec
 from msgspec import UnsetType
 
+from ...model.media.pcm import frame_bytes
 from ...model.whisper.languages import LANGUAGES
 from .codec import Codec, Frame
 from .errors import CloseCode, ErrorCode, InvalidField, ProtocolError, UnreadableFrame, WarningCode
@@ -25,7 +26,6 @@ from .messages import (
     Audio,
     ClientMessage,
     Config,
-    Encoding,
     Eos,
     Error,
     Flush,
@@ -177,10 +177,6 @@ Action = (
 )
 
 
-# Containers are cut anywhere: no piece of theirs is odd.
-_SAMPLE_BYTES: dict[Encoding, int] = {"s16le": 2, "f32le": 4, "mulaw": 1, "alaw": 1}
-
-
 class ProtocolState(Enum):
     """Where a connection stands."""
 
@@ -204,7 +200,7 @@ class ServerProtocol:
         self._languages = languages
         # What start asked for, with what config has changed of its languages.
         self._start = Start()
-        # Bytes of one sample of all channels; set by start.
+        # Bytes of one sample of all channels, 1 of a container: no piece of it is odd. Set by start.
         self._frame_bytes = 1
         # Bytes received of a sample that is not complete yet.
         self._dangling = 0
@@ -242,7 +238,7 @@ class ServerProtocol:
             received: bytes of audio so far.
             ended: no more audio is expected.
         """
-        self._frame_bytes = _frame_bytes(start)
+        self._frame_bytes = frame_bytes(start.encoding, start.channels) or 1
         self._start = start
         self._dangling = received % self._frame_bytes
         self.state = ProtocolState.DRAINING if ended else ProtocolState.STREAMING
@@ -352,7 +348,7 @@ class ServerProtocol:
             start = checked(start, self._languages)
         except InvalidField as error:
             return self._fatal(error, CloseCode.POLICY_VIOLATION)
-        self._frame_bytes = _frame_bytes(start)
+        self._frame_bytes = frame_bytes(start.encoding, start.channels) or 1
         self._start = start
         self.state = ProtocolState.STREAMING
         return [OpenStream(start=start)]
@@ -408,11 +404,6 @@ def _complaint(error: ProtocolError) -> Reply:
     return Reply(
         message=Error(code=error.code, message=error.message, field=error.field, fatal=False)
     )
-
-
-def _frame_bytes(start: Start) -> int:
-    size = _SAMPLE_BYTES.get(start.encoding)
-    return 1 if size is None else size * start.channels
 
 
 def _name(message: ClientMessage) -> str:

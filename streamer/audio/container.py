@@ -8,16 +8,13 @@ alone, never on timing, and neither the bytes nor the sound waiting here grow wi
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
-import av
 import numpy as np
-from av.audio.frame import AudioFrame
-from av.audio.resampler import AudioResampler
-from av.container import InputContainer
 from numpy.typing import NDArray
 
+from ...model.errors import AudioError
 from ...model.media.damage import Damage
+from ...model.media.decode import INT16_SCALE, AudioTrack, NoSoundError, TrackLimits, open_track
 from ..config import SAMPLE_RATE
 from ..errors import IngestError
 from ..events import StreamWarning
@@ -34,18 +31,21 @@ CONTAINERS = {
     "mp4": "mp4",
     "aac": "aac",
 }
-_CODECS = {"opus", "vorbis", "mp3", "mp3float", "flac", "aac", "alac"}  # and pcm_*
+_LIMITS = TrackLimits(
+    codecs=frozenset({"opus", "vorbis", "mp3", "mp3float", "flac", "aac", "alac"}),
+    codec_prefix="pcm_",
+    min_rate=8_000,
+    max_rate=192_000,
+    max_channels=8,
+    max_frame_samples=1 << 20,
+    max_damaged_packets=100,
+)
 _ENOUGH = 5 * SAMPLE_RATE  # samples decoded ahead; then the decoder waits
-_MOST_CHANNELS = 8
-_RATES = (8_000, 192_000)
-_MOST_FRAME = 1 << 20  # samples of one frame
 _READ_BYTES = 4096
 _OPTIONS = {
     # What is there is decoded at once, not looked at for seconds.
     "probesize": "4096",
     "analyzeduration": "0",
-    # A file that names other files must not make us open them.
-    "protocol_whitelist": "none",
 }
 
 
@@ -187,82 +187,37 @@ class ContainerIngest:
     def _decode(self) -> None:
         pipe = self._pipe
         try:
-            heard = False
-            for samples in self._sound():
-                heard = True
-                pipe.put(samples)
-            if not heard:
-                pipe.error = f"the audio is not {self._name}, or holds no sound"
+            with self._open() as track:
+                pipe.damage = track.damage
+                for block in track.blocks(SAMPLE_RATE):
+                    pipe.put(block.astype(np.float32) * INT16_SCALE)
+                if track.broken_off and not pipe.ended:  # what is still to come is not heard
+                    pipe.error = f"the audio {self._not_audio('')}"
         except _Abandoned:
             pass
-        except IngestError as error:
+        except NoSoundError:
+            pipe.error = f"the audio is not {self._name}, or holds no sound"
+        except AudioError as error:
             pipe.error = str(error)
         except Exception:  # noqa: BLE001 - hostile bytes end this stream, and no other
-            pipe.error = f"the audio is not {self._name}, or it is damaged"
+            pipe.error = f"the audio {self._not_audio('')}"
         finally:
             with pipe.turn:
                 pipe.done = True
                 pipe.data = b""
                 pipe.turn.notify_all()
 
-    def _sound(self) -> Iterator[NDArray[np.float32]]:
-        with av.open(
+    def _open(self) -> AudioTrack:
+        return open_track(
             self._pipe,
-            mode="r",
+            "the audio",
+            live=True,
+            limits=_LIMITS,
+            explain=self._not_audio,
             format=CONTAINERS[self._name],
-            metadata_errors="replace",
             buffer_size=_READ_BYTES,
             container_options=_OPTIONS,
-        ) as container:
-            resampler: AudioResampler | None = None
-            layout = None
-            for frame in self._frames(container):
-                if layout != (layout := (frame.sample_rate, frame.format.name, frame.layout.name)):
-                    yield from _resampled(resampler, None)
-                    resampler = AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
-                frame.pts = None  # stamps may jump in damaged files; samples are counted
-                yield from _resampled(resampler, frame)
-            yield from _resampled(resampler, None)
+        )
 
-    def _frames(self, container: InputContainer) -> Iterator[AudioFrame]:
-        if not container.streams.audio:
-            raise IngestError(f"the {self._name} holds no audio track")
-        stream = container.streams.audio[0]
-        codec = stream.codec_context
-        if codec is None:
-            raise IngestError(f"the codec inside {self._name} is not known")
-        if codec.name not in _CODECS and not codec.name.startswith("pcm_"):
-            raise IngestError(f"the codec {codec.name[:32]!r} inside {self._name} is not supported")
-        damaged = 0
-        self._pipe.damage = damage = Damage(container)
-        for packet in container.demux(stream):
-            try:
-                frames = packet.decode()
-            except av.FFmpegError:
-                damaged += 1
-                damage.failed()
-                if damaged > 100:
-                    raise
-                continue
-            for frame in frames:
-                if isinstance(frame, AudioFrame):
-                    _check(frame)
-                    damage.frame(frame)
-                    yield frame
-
-
-def _check(frame: AudioFrame) -> None:
-    low, high = _RATES
-    if not low <= frame.sample_rate <= high:
-        raise IngestError(f"sample rate {frame.sample_rate} is not supported: {low} to {high} Hz")
-    if frame.layout.nb_channels > _MOST_CHANNELS or frame.samples > _MOST_FRAME:
-        raise IngestError("the audio has more channels, or longer frames, than any real recording")
-
-
-def _resampled(
-    resampler: AudioResampler | None, frame: AudioFrame | None
-) -> Iterator[NDArray[np.float32]]:
-    if resampler is None:
-        return
-    for out in resampler.resample(frame):
-        yield out.to_ndarray().reshape(-1).astype(np.float32) * np.float32(1 / 32768)
+    def _not_audio(self, reason: str) -> str:
+        return f"is not {self._name}, or it is damaged"

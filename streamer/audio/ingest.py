@@ -8,6 +8,7 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
+from ...model.media.pcm import SAMPLE_TYPES, FrameCutter
 from ...model.media.samples import SampleCheck
 from ..config import SAMPLE_RATE
 from ..errors import IngestError
@@ -22,12 +23,7 @@ __all__ = [
     "open_ingest",
 ]
 
-ENCODINGS: dict[str, np.dtype[Any]] = {
-    "s16le": np.dtype("<i2"),
-    "f32le": np.dtype("<f4"),
-    "mulaw": np.dtype("u1"),
-    "alaw": np.dtype("u1"),
-}
+ENCODINGS: dict[str, np.dtype[Any]] = {name: np.dtype(kind) for name, kind in SAMPLE_TYPES.items()}
 MIN_SAMPLE_RATE = 8_000
 MAX_SAMPLE_RATE = 48_000
 
@@ -111,8 +107,7 @@ class PcmIngest:
         self._dtype = ENCODINGS[encoding]
         self._companded = _COMPANDED.get(encoding)
         self._channels = channels
-        self._frame_bytes = self._dtype.itemsize * channels
-        self._carry = b""  # bytes of a sample frame that is not complete yet
+        self._frames = FrameCutter(self._dtype.itemsize * channels)
         self._resampler = (
             soxr.ResampleStream(sample_rate, SAMPLE_RATE, 1, dtype="float32", quality="HQ")
             if sample_rate != SAMPLE_RATE
@@ -134,11 +129,6 @@ class PcmIngest:
         return self._samples_out
 
     @property
-    def dangling_bytes(self) -> int:
-        """Bytes held back because their sample is not complete."""
-        return len(self._carry)
-
-    @property
     def has_more(self) -> bool:
         return False
 
@@ -157,14 +147,10 @@ class PcmIngest:
         """Nothing to end."""
 
     def push(self, data: bytes) -> NDArray[np.float32]:
-        """Takes any number of bytes and returns what they complete: [n] at 16 kHz, in -1..1."""
-        if self._carry:
-            data = self._carry + data
-        whole = len(data) - len(data) % self._frame_bytes
-        self._carry = data[whole:]
-        if whole == 0:
+        """Take any number of bytes and return the samples that they complete: [S] at 16 kHz, in -1..1."""
+        raw = np.frombuffer(self._frames.push(data), dtype=self._dtype)
+        if not len(raw):
             return np.zeros(0, dtype=np.float32)
-        raw = np.frombuffer(data, dtype=self._dtype, count=whole // self._dtype.itemsize)
         self._doubt = self._check.look(raw) or self._doubt
         samples = raw.astype(np.float32)
         if self._companded is not None:

@@ -19,8 +19,8 @@ LAYERS = ("model", "streamer", "server", "clients")
 ALLOWED = {
     "clients.cli": LAYERS,
     "clients.tools": LAYERS,
-    "clients": ("clients", "server.protocol", "model.media"),
-    "server.protocol": ("server.protocol", "model.whisper.languages"),
+    "clients": ("clients", "server.protocol", "model.media", "model.errors"),
+    "server.protocol": ("server.protocol", "model.whisper.languages", "model.media.pcm"),
     "server": ("server", "streamer", "model"),
     "streamer": ("streamer", "model"),
     "model": ("model",),

@@ -109,8 +109,8 @@ def test_output_is_the_final_transcript(server: FakeServer, tmp_path: Path) -> N
     [
         ((), "name an audio file or a command"),
         (("transscribe",), "neither a file nor a command (mic, serve, models"),
-        (("no/such.wav",), "no/such.wav: no such file"),
-        (("a.wav", "b.wav"), "a.wav: no such file"),
+        (("no/such.wav",), "no/such.wav does not exist"),
+        (("a.wav", "b.wav"), "a.wav does not exist"),
         (("a.wav", "b.wav", "--output", "c.srt"), "needs {} for each one's name"),
         (("-", "-"), "can be read once only"),
         ((SPEECH, "--channels", "2"), "--channels is for raw audio on standard input"),
@@ -141,7 +141,7 @@ def test_bad_usage_is_one_line(
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(b"", "the file is empty"), (b"Hello.\n", "is a text"), (bytes(999), "is not audio")],
+    [(b"", "is an empty file"), (b"Hello.\n", "is a text"), (bytes(999), "is not audio")],
 )
 def test_a_bad_file_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, reason: str
@@ -154,10 +154,10 @@ def test_a_bad_file_is_one_line(
 def test_a_directory_and_silence_of_no_length_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "is a directory" in fails(capsys, 2, tmp_path)
+    assert "is a folder" in fails(capsys, 2, tmp_path)
     with wave.open(str(tmp_path / "a.wav"), "wb") as file:
         file.setparams((1, 2, 16_000, 0, "NONE", ""))
-    assert "holds no audio samples" in fails(capsys, 2, tmp_path / "a.wav")
+    assert "holds no sound" in fails(capsys, 2, tmp_path / "a.wav")
 
 
 def test_an_unreachable_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,7 +146,7 @@ def test_the_model_is_not_loaded_for_files_that_cannot_be_read(
     """Not even the default model, which would be downloaded."""
     assert main(["transcribe", "/no/such.wav", "-o", str(tmp_path)]) == 1
     assert capsys.readouterr().err == (
-        "whisper-stream: error: /no/such.wav does not exist: check the path.\n"
+        "whisper-stream: error: /no/such.wav does not exist: check the path\n"
     )
 
 
@@ -177,7 +177,7 @@ def test_bad_files_do_not_stop_the_good_one(run: SimpleNamespace) -> None:
     assert lines.index(heads[1]) < lines.index(heads[2])
     assert "==>" not in run.done.stdout  # which is text alone
     gone, notes, summary = (line for line in lines if line not in heads)
-    assert gone == (f"whisper-stream: error: {run.folder}/gone.wav does not exist: check the path.")
+    assert gone == (f"whisper-stream: error: {run.folder}/gone.wav does not exist: check the path")
     assert notes.startswith(f"whisper-stream: error: {run.folder}/notes.mp3 ")
     assert summary == "whisper-stream: error: 2 of 3 files failed"
     assert {path.name for path in run.out.iterdir()} == {f"speech.of.1961.{f}" for f in FORMATS}

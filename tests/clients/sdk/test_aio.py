@@ -71,7 +71,7 @@ def test_what_cannot_be_opened() -> None:
     with pytest.raises(sdk.UsageError):
         with sync.connect("http://127.0.0.1"):
             pass
-    with pytest.raises(SourceError, match="no such file"):
+    with pytest.raises(SourceError, match="does not exist"):
         sync.transcribe_file("nothing.wav", "ws://127.0.0.1:9")
 
 

@@ -139,12 +139,12 @@ def bad_file(folder: Path, kind: str) -> Path:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("missing", "no such file"),
-        ("directory", "is a directory"),
-        ("empty", "the file is empty"),
+        ("missing", "does not exist"),
+        ("directory", "is a folder"),
+        ("empty", "is an empty file"),
         ("text", "is a text, not audio"),
-        ("zeros", "is not audio that can be decoded"),
-        ("no samples", "holds no audio samples"),
+        ("zeros", "is not audio in any known format"),
+        ("no samples", "holds no sound"),
         ("not regular", "is not a regular file"),
     ],
 )
@@ -153,7 +153,7 @@ def test_what_is_no_audio_is_named(tmp_path: Path, kind: str, reason: str) -> No
     with pytest.raises(SourceError) as caught:
         AudioSource(path).check()
     text = str(caught.value)
-    assert text.startswith(f"{path}: ")
+    assert text.startswith(f"{path} ")
     assert reason in text
     assert "\n" not in text
 

@@ -160,7 +160,7 @@ def test_an_address_without_a_password_in_messages() -> None:
     with pytest.raises(SourceError) as error:
         source.check()
     assert "secret" not in str(error.value)
-    assert "http://127.0.0.1:9/talk.mp3: cannot be opened" in str(error.value)
+    assert "http://127.0.0.1:9/talk.mp3 cannot be opened" in str(error.value)
 
 
 def test_an_address_is_heard() -> None:

@@ -179,7 +179,7 @@ def test_flags() -> None:
         (["--key", "abc"], "--key is for a daemon that runs already"),
         (["--find-capacity", "--streams", "9", "--most", "8"], "--most"),
         (["--picture", "/nowhere/at/all.png"], "its folder does not exist"),
-        (["missing.wav"], "no such file"),
+        (["missing.wav"], "does not exist"),
     ],
 )
 def test_what_cannot_be_used_is_told_in_one_line(
