@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from ..model.media.pcm import SAMPLE_RATE
 from ..model.whisper.languages import LANGUAGES
 from .jobs import Task
 
@@ -12,8 +13,6 @@ __all__ = ["SAMPLE_RATE", "DetectorName", "PolicyName", "StreamConfig"]
 
 DetectorName = Literal["webrtc", "silero"]
 PolicyName = Literal["local-agreement", "align-att", "either"]
-
-SAMPLE_RATE = 16_000  # of everything inside the streamer, per second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
