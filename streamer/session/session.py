@@ -162,9 +162,9 @@ class StreamSession:
             warning = StreamWarning(code="decode_failed", message=f"an update failed: {reason}")
             return [warning, *self._advance()]
         events: list[Event] = [*self._hypothesis.show((), window), *self._close_segment()]
-        lost_from = self._windows.lose_window(window)
+        start, end = self._windows.lose_window(window)
         self._committed.leave_window()
-        events.insert(0, Gap(start_sample=lost_from, end_sample=window.end, reason=reason))
+        events.insert(0, Gap(start_sample=start, end_sample=end, reason=reason))
         return events + self._settle() + self._advance()
 
     def statistics(self) -> SessionStatistics:

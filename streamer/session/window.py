@@ -256,22 +256,26 @@ class WindowScheduler:
         self._settle_decoded(window.end)
         return self._remove_utterance()
 
-    def lose_window(self, window: Window) -> int:
+    def lose_window(self, window: Window) -> tuple[int, int]:
         """Give up the audio of ``window``, which had to be decoded and was not.
 
         Returns:
-            The sample from where on it is lost: context before that was decoded earlier.
+            The first sample that is lost, and the one after the last. Context before that was decoded
+            earlier; silence after it, in a full window, may yet be part of the utterance's end.
         """
-        lost_from = max(self._settled, window.start)
-        self._lost += window.end - lost_from
-        self._settled = window.end
+        start, end = max(self._settled, window.start), window.end
+        if not window.endpoint:
+            # never past the speech: the utterance may turn out to have ended there
+            end = min(end, max(start + 1, self._first_utterance().last_voiced))
+        self._lost += end - start
+        self._settled = end
         if window.endpoint:
             self._remove_utterance()
             self._context_start = None  # not to be decoded again
         else:
-            self._start = window.end
-        self._buffer.forget(window.end)
-        return lost_from
+            self._start = end
+        self._buffer.forget(end)
+        return start, end
 
     def _first_utterance(self) -> Utterance:
         """Return the utterance whose window is being decoded."""

@@ -9,7 +9,7 @@ from itertools import chain, repeat
 import numpy as np
 import pytest
 from whisper_stream.streamer.config import SAMPLE_RATE
-from whisper_stream.streamer.events import SegmentClosed, SpeechStopped
+from whisper_stream.streamer.events import Gap, SegmentClosed, SpeechStopped
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 
 from ...helpers.scripted import (
@@ -90,6 +90,24 @@ def test_a_full_window_is_cut_but_for_its_last_two_seconds() -> None:
     assert abs(decoded - 4 * SAMPLE_RATE) <= SAMPLE_RATE // 10  # at the quietest place near
     after = stream.play(SPEECH[round(6.2 * SAMPLE_RATE) :]).jobs[stream.jobs.index(full) + 1]
     assert np.array_equal(after.audio, SPEECH[decoded : decoded + len(after.audio)])
+
+
+def test_a_full_window_that_fails_in_a_pause_loses_no_more_than_the_speech() -> None:
+    """The utterance turns out to have ended inside that window: its end was once sought before its start."""
+    config = replace(ENGLISH, soft_window=4.0, max_window=4.0, endpoint_silence=1.0)
+    speech = scripted(
+        [0.0] + [0.1] * 8, tail=2.0
+    ).audio  # 3.5 s, and a pause that the window ends in
+    stream = Played(config)
+    stream.ledger.feed(speech[: 4 * SAMPLE_RATE])
+    while (job := stream.session.next_job(0.0)) is not None and not job.endpoint:
+        stream.ledger.observe(stream.session.finish_job(FakeDecoder()(job), 0.0))
+    assert job is not None and len(job.audio) == 4 * SAMPLE_RATE
+    stream.ledger.observe(stream.session.fail_job("no memory", 0.0))
+    (gap,) = stream.of(Gap)
+    assert 3.4 * SAMPLE_RATE < gap.end_sample < 3.6 * SAMPLE_RATE
+    stream.play(speech[4 * SAMPLE_RATE :]).finish()
+    assert stream.session.statistics().lost_samples == gap.end_sample
 
 
 def test_context_is_decoded_twice_and_counted_once() -> None:
