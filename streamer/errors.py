@@ -3,8 +3,8 @@
 WhisperStreamError
 └── StreamerError
     ├── BufferFullError   more audio was fed than there is room for
-    ├── IngestError       audio in a form that cannot be read
-    ├── DetectorError     the speech detector asked for cannot be had
+    ├── IngestError       the audio has a form that cannot be read
+    ├── DetectorError     the configured speech detector is not installed
     └── EngineClosedError a job was submitted after the engine was closed
 """
 
@@ -31,11 +31,11 @@ class BufferFullError(StreamerError):
 
 
 class IngestError(StreamerError):
-    """The declared audio format is not one we can read."""
+    """The declared audio format cannot be read here."""
 
 
 class DetectorError(StreamerError):
-    """The speech detector asked for cannot be had."""
+    """The configured speech detector is not installed."""
 
 
 class EngineClosedError(StreamerError):

@@ -1,4 +1,7 @@
-"""What a stream tells its client. Positions are absolute samples at 16 kHz from the first sample received."""
+"""Events: all that a stream can tell its client.
+
+Positions are absolute samples at 16 kHz, counted from the first sample received.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """``text`` keeps its leading space, so joined texts give the transcript in every language."""
+    """A word at its place. Its ``text`` keeps the leading space, so joined texts give the transcript."""
 
     text: str
     start_sample: int
@@ -33,17 +36,21 @@ class Word:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeechStarted:
+    """Somebody begins to speak at ``sample``."""
+
     sample: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeechStopped:
+    """Nobody has spoken since ``sample``; the utterance ends if the pause lasts."""
+
     sample: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partial:
-    """The unstable tail after everything committed. Replaces the previous one whole; may be empty."""
+    """The unstable words after all that is committed. It replaces the previous one; it may be empty."""
 
     words: tuple[Word, ...]
 
@@ -57,22 +64,26 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentClosed:
-    """An utterance is complete: all its words are committed."""
+    """A segment is complete: an utterance, or a part of a long one. All its words were committed before."""
 
-    segment_id: int
+    segment_id: int  # from 1
     words: tuple[Word, ...]
     start_sample: int
     end_sample: int
-    language: str
-    avg_logprob: float
-    no_speech_prob: float
+    language: str  # ISO code
+    avg_logprob: float  # over its words
+    no_speech_prob: (
+        float  # of the decode that ended it, like the two below; 0.0, 1.0, 0.0: none did
+    )
     compression_ratio: float
     temperature: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageDetected:
-    language: str
+    """The stream is taken to be in ``language`` from here on, by the audio up to ``sample``."""
+
+    language: str  # ISO code
     probability: float
     sample: int
 
@@ -87,7 +98,7 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Audio that was not decoded, and why."""
+    """A stretch of audio that could not be decoded, for ``reason``."""
 
     start_sample: int
     end_sample: int
@@ -96,19 +107,23 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
+    """Decoding is ``behind_seconds`` behind the audio, with updates ``interval_seconds`` apart; 0.0: no more."""
+
     behind_seconds: float
     interval_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamWarning:
+    """Something went wrong and the stream goes on: ``code`` for programs, ``message`` for people."""
+
     code: str
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """The stream is complete. ``samples`` is all audio received, ``words`` all words committed."""
+    """The stream is complete, with ``samples`` of audio received and ``words`` committed in all."""
 
     samples: int
     words: int

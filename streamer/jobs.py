@@ -1,7 +1,7 @@
-"""What the streams ask of the engine: decode jobs, and their results.
+"""Decode jobs, which streams give to the engine, and their results.
 
-Both are plain values, so the same interface serves an engine in a thread of this process and one on
-another machine, and a failed job can be run again anywhere. No torch here.
+Both are plain values, so the same interface serves an engine in a thread of this process and one in
+another process, and a failed job can be run again anywhere.
 """
 
 from __future__ import annotations
@@ -26,31 +26,30 @@ class DecodeJob:
     the result.
     """
 
-    audio: NDArray[np.float32]  # [samples], 16 kHz mono in -1..1, at most 30 s
+    audio: NDArray[np.float32]  # [S], 16 kHz mono in -1..1, at most 30 s
     prompt: tuple[int, ...] = ()  # text before the window, at most 223 tokens
     prefix: tuple[int, ...] = ()  # tokens committed inside the window: forced, not decoded again
-    draft: tuple[int, ...] = ()  # the previous hypothesis after the prefix
+    draft: tuple[int, ...] = ()  # tokens of the previous hypothesis after the prefix
     language: str | None = None  # ISO code; None: detect
-    languages: tuple[str, ...] = ()  # that may be detected; none given: any
-    switch_above: float | None = (
-        None  # another language than ``language`` that is as likely is taken
-    )
+    languages: tuple[str, ...] = ()  # ISO codes that may be detected; empty: all
+    # The probability from which a language other than ``language`` is taken; None: it is not doubted.
+    switch_above: float | None = None
     task: Task = "transcribe"
-    endpoint: bool = False  # an endpoint: the fallback ladder applies
+    endpoint: bool = False  # the words will be committed: the temperature fallback applies
     # Many others wait: an endpoint makes do with an update's context, and in a batch without beams.
     hurried: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedWord:
-    """A word of a hypothesis. ``text`` keeps its leading space, so joined texts give the transcript."""
+    """A word of a hypothesis. Its ``text`` keeps the leading space, so joined texts give the transcript."""
 
     text: str
     tokens: tuple[int, ...]
     start: float  # seconds from the start of the window
     end: float
     probability: float  # mean over the word's tokens
-    attended: float = 0.0  # seconds; the latest place that one of its tokens attends to most
+    attended: float = 0.0  # seconds; the latest of the places that its tokens attend to most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

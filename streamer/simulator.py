@@ -1,8 +1,7 @@
-"""Plays audio through a session without sockets or threads, on a clock of its own.
+"""A simulator that plays audio through a session without sockets or threads, on a clock of its own.
 
-The same policy as in the daemon, decided by nothing but the audio and the cost of each decode: for
-tests, benchmarks and replays. With ``cost`` given, an update that takes t seconds makes the audio of
-those t seconds pile up, as it would live.
+The session decides as it does in the daemon, by nothing but the audio and the cost of each decode: for
+tests, benchmarks and replays.
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ _STEP = SAMPLE_RATE // 10  # audio arrives in such steps
 
 @dataclass(frozen=True, slots=True)
 class TimedEvent:
+    """An event, and when it came."""
+
     time: float  # seconds since the first sample was spoken
     event: Event
 
@@ -37,9 +38,13 @@ def simulate(
     *,
     cost: Callable[[DecodeJob, DecodeResult], float] = lambda job, result: 0.0,
 ) -> Iterator[TimedEvent]:
-    """Feeds ``chunks`` [n] at 16 kHz as if live, decodes as the session asks, and yields its events.
+    """Feed ``chunks`` to ``session`` as if live, decode as it asks, and yield its events.
 
-    ``cost`` is the time in seconds that a decode is taken to last.
+    Args:
+        session: a fresh one.
+        chunks: samples [S] each, 16 kHz mono in -1..1.
+        decode: runs a job.
+        cost: seconds that a decode is taken to last. Meanwhile audio piles up, as it would live.
     """
     free_at = 0.0  # when the engine can take another job
     now = 0.0
@@ -91,7 +96,7 @@ def simulate(
 
 
 def _steps(chunks: Iterable[NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
-    """The same samples, cut anew into steps of 0.1 s; the last may be shorter."""
+    """Yield the samples of ``chunks``, cut anew into steps of 0.1 s; the last may be shorter."""
     pending = np.zeros(0, dtype=np.float32)
     for chunk in chunks:
         pending = np.concatenate((pending, chunk))

@@ -1,4 +1,4 @@
-"""From a client's bytes to 16 kHz mono float32, however they were cut."""
+"""Conversion of a client's bytes, cut anywhere, to 16 kHz mono float32."""
 
 from __future__ import annotations
 
@@ -29,33 +29,53 @@ MAX_SAMPLE_RATE = 48_000
 
 
 class Ingest(Protocol):
-    """Bytes in, 16 kHz mono out. What comes out depends on the calls alone, not on timing."""
+    """Converter of one stream's bytes. Its samples depend on the calls alone, never on timing.
+
+    ``push``, ``more`` and ``finish`` return samples [S] at 16 kHz in -1..1, of which there may be none.
+    """
 
     @property
-    def samples_in(self) -> int: ...
+    def samples_in(self) -> int:
+        """Samples received, per channel, at the client's rate; at 16 kHz where that is not known."""
+
     @property
-    def samples_out(self) -> int: ...
+    def samples_out(self) -> int:
+        """Samples returned so far, at 16 kHz."""
+
     @property
     def has_more(self) -> bool:
-        """Whether ``more`` has something to give."""
+        """True while ``more`` has samples that need no further bytes."""
 
     @property
     def error(self) -> str | None:
-        """Why nothing can be made of the bytes any more, in one sentence."""
+        """The reason why the bytes cannot be read from here on, in one sentence; None while they can."""
 
     def take_warning(self) -> StreamWarning | None:
-        """What is wrong with the bytes so far; each thing once. They are made the best of all the same."""
+        """Return a warning about bytes that look wrong and are converted all the same; each one once."""
 
-    def push(self, data: bytes) -> NDArray[np.float32]: ...
-    def more(self) -> NDArray[np.float32]: ...
-    def finish(self) -> NDArray[np.float32]: ...
-    def close(self) -> None: ...
+    def push(self, data: bytes) -> NDArray[np.float32]:
+        """Take the next bytes, cut anywhere; return samples that they complete."""
+
+    def more(self) -> NDArray[np.float32]:
+        """Return further samples of the bytes pushed before."""
+
+    def finish(self) -> NDArray[np.float32]:
+        """Return samples held back until the end. Call once, after the last ``push``."""
+
+    def close(self) -> None:
+        """Give back threads and files. Samples that were not returned are dropped."""
 
 
 def open_ingest(encoding: str, sample_rate: int, channels: int) -> Ingest:
-    """The ingest of one stream: of PCM, or of a container that says itself what is in it.
+    """Open the ingest of one stream.
 
-    Raises IngestError for an unknown encoding, or a rate or channels that PCM cannot have here.
+    Args:
+        encoding: one of PCM (``ENCODINGS``), or a container (``CONTAINERS``), which itself says its format.
+        sample_rate: of PCM, in Hz.
+        channels: of PCM, 1 or 2.
+
+    Raises:
+        IngestError: the encoding is unknown, or PCM is not supported with this rate or these channels.
     """
     if encoding in ENCODINGS:
         return PcmIngest(encoding, sample_rate, channels)
@@ -68,7 +88,7 @@ def open_ingest(encoding: str, sample_rate: int, channels: int) -> Ingest:
 
 
 def _ulaw() -> NDArray[np.float32]:
-    """Samples of the 256 codes of G.711 mu-law, in -1..1."""
+    """Return the samples [256] of the codes of G.711 mu-law, in -1..1."""
     code = ~np.arange(256, dtype=np.uint8)
     exponent, mantissa = (code >> 4) & 7, (code & 15).astype(np.int32)
     size = (((mantissa << 3) + 132) << exponent) - 132
@@ -76,7 +96,7 @@ def _ulaw() -> NDArray[np.float32]:
 
 
 def _alaw() -> NDArray[np.float32]:
-    """Samples of the 256 codes of G.711 A-law, in -1..1."""
+    """Return the samples [256] of the codes of G.711 A-law, in -1..1."""
     code = np.arange(256, dtype=np.uint8) ^ 0x55
     exponent, mantissa = ((code >> 4) & 7).astype(np.int32), (code & 15).astype(np.int32)
     size = (mantissa << 4) + np.where(exponent > 0, 264, 8)
@@ -88,9 +108,15 @@ _COMPANDED = {"mulaw": _ulaw(), "alaw": _alaw()}
 
 
 class PcmIngest:
-    """Decodes PCM of any chunking: bytes of an unfinished sample and the resampler's phase are carried over.
+    """Converter of PCM: bytes of an unfinished sample and the resampler's phase are carried over.
 
-    Raises IngestError for a format outside ``ENCODINGS``, 8 to 48 kHz, one or two channels.
+    Args:
+        encoding: one of ``ENCODINGS``.
+        sample_rate: 8 to 48 kHz.
+        channels: 1, or 2, which are averaged.
+
+    Raises:
+        IngestError: any other format.
     """
 
     def __init__(self, encoding: str, sample_rate: int, channels: int) -> None:
@@ -125,29 +151,33 @@ class PcmIngest:
 
     @property
     def samples_out(self) -> int:
-        """Samples given out, at 16 kHz."""
+        """Samples returned so far, at 16 kHz."""
         return self._samples_out
 
     @property
     def has_more(self) -> bool:
+        """False: ``push`` returns all there is."""
         return False
 
     @property
     def error(self) -> str | None:
+        """None: every byte is a sample."""
         return None
 
     def take_warning(self) -> StreamWarning | None:
+        """Return a warning where the samples look like another encoding; once."""
         doubt, self._doubt = self._doubt, None
         return None if doubt is None else StreamWarning(code="encoding", message=doubt)
 
     def more(self) -> NDArray[np.float32]:
+        """Return no samples: ``push`` returns all there is."""
         return np.zeros(0, dtype=np.float32)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is nothing to give back."""
 
     def push(self, data: bytes) -> NDArray[np.float32]:
-        """Take any number of bytes and return the samples that they complete: [S] at 16 kHz, in -1..1."""
+        """Take the next bytes, cut anywhere; return the samples [S] that they complete."""
         raw = np.frombuffer(self._frames.push(data), dtype=self._dtype)
         if not len(raw):
             return np.zeros(0, dtype=np.float32)
@@ -161,12 +191,12 @@ class PcmIngest:
             # not-a-number or an absurd level would poison the whole window
             samples = np.clip(np.nan_to_num(samples, nan=0.0, posinf=1.0, neginf=-1.0), -1.0, 1.0)
         if self._channels == 2:
-            samples = samples.reshape(-1, 2).mean(axis=1)  # [n, 2] -> [n]
+            samples = samples.reshape(-1, 2).mean(axis=1)  # [S, 2] -> [S]
         self._samples_in += len(samples)
         return self._resample(samples, last=False)
 
     def finish(self) -> NDArray[np.float32]:
-        """What the resampler still holds. Call once, after the last ``push``."""
+        """Return the samples [S] that the resampler still holds. Call once, after the last ``push``."""
         return self._resample(np.zeros(0, dtype=np.float32), last=True)
 
     def _resample(self, samples: NDArray[np.float32], *, last: bool) -> NDArray[np.float32]:

@@ -58,7 +58,7 @@ class AudioQueue:
         return None
 
     def step(self) -> list[Event] | None:
-        """Move on by one step, at most to the next request. None: there is no whole step yet."""
+        """Move the clock on by one step, at most to the next request; None where no whole step is there."""
         position = self.position
         if not self._requests and position % _STEP == 0:
             quiet = self._tracker.quiet_samples

@@ -1,4 +1,4 @@
-"""How often a stream is updated while its engine is slow, and when its client learns of a lag."""
+"""The pace of a stream's updates when its engine is slow, and reports of its lag to the client."""
 
 from __future__ import annotations
 

@@ -39,6 +39,18 @@ _TEXT_CONTEXT = 440  # tokens for prompt and text: the decoder's 448 less the sp
 
 
 class StreamSession:
+    """The decisions about one stream: which windows are decoded, and which words are committed.
+
+    It puts the pieces together, each of which has one job: the AudioQueue moves the stream's clock over
+    the audio, the WindowScheduler says what is decoded next, the HypothesisTracker what is committed
+    and shown, the LanguageTracker in which language.
+
+    Args:
+        config: options of the stream.
+        detector: a fresh one; tells speech from noise.
+        codec: of the model's tokenizer, for the client's prompt and hotwords.
+    """
+
     def __init__(self, config: StreamConfig, detector: SpeechDetector, codec: TextCodec) -> None:
         self._config = config
         self._buffer = RingBuffer(round(config.buffer_seconds * SAMPLE_RATE))
@@ -58,16 +70,21 @@ class StreamSession:
 
     @property
     def room(self) -> int:
-        """Samples that ``feed`` will take now."""
+        """The most samples that ``feed`` takes now."""
         return self._buffer.room
 
     @property
     def finished(self) -> bool:
-        """Whether ``Done`` has been emitted."""
+        """True once ``Done`` was returned: the stream is complete."""
         return self._finished
 
     def feed(self, samples: NDArray[np.float32]) -> list[Event]:
-        """Takes samples [n], 16 kHz mono in -1..1. Raises BufferFullError above ``room``."""
+        """Take the next ``samples``: [S], 16 kHz mono in -1..1.
+
+        Raises:
+            BufferFullError: there are more than ``room``; none is taken.
+            RuntimeError: the end of the stream was requested before.
+        """
         if self._finishing:
             raise RuntimeError("the stream is finishing: no more audio can be fed")
         self._audio.append(samples)
@@ -84,6 +101,7 @@ class StreamSession:
         return self._advance()
 
     def _carry_out(self, command: Request) -> list[Event]:
+        """Do what ``command`` asks for, now that the clock has reached its place."""
         match command:
             case Flush(id=flush_id):
                 self._tracker.cut(resume=True)
@@ -132,7 +150,7 @@ class StreamSession:
         )
 
     def finish_job(self, result: DecodeResult, now: float) -> list[Event]:
-        """Take the result of the job that is out.
+        """Take the ``result`` of the job that is out, at ``now`` seconds since the stream began.
 
         Raises:
             RuntimeError: no job is out.
@@ -144,7 +162,7 @@ class StreamSession:
         return events + self._advance()
 
     def fail_job(self, reason: str, now: float) -> list[Event]:
-        """Take that the job that is out could not be run, and go on with the stream.
+        """Go on without a result: the job that is out could not be run.
 
         The audio of an update is decoded with the next one; that of any other job is declared lost.
 
@@ -191,6 +209,7 @@ class StreamSession:
         return events
 
     def _begin_window(self) -> None:
+        """Begin a window for the next utterance, where one is due, with the text before it that still helps."""
         beginning = self._windows.begin_window()
         if beginning is None:
             return
@@ -213,12 +232,14 @@ class StreamSession:
         return events
 
     def _settle_silence(self) -> None:
+        """Let go of silent audio, and of the words kept with it."""
         if self._windows.settle_silence():
             self._committed.leave_window()
 
     # Steps of finish_job
 
     def _learn_language(self, result: DecodeResult, window: Window) -> list[Event]:
+        """Take the language of ``result``; text in another one is no context for it."""
         known = self._language.code is not None
         events = self._language.learn(result, window)
         if events and known:

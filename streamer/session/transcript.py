@@ -119,7 +119,7 @@ class CommittedText:
 
     @property
     def end_sample(self) -> int | None:
-        """Sample where the last word committed in the window ends. None: there is no word."""
+        """Sample at the end of the last word committed in the window; None while there is no word."""
         return self._words[-1].end_sample if self._words else None
 
     def find_end_after(self, sample: int) -> int | None:

@@ -1,4 +1,4 @@
-"""The schedule of windows: which stretch of a stream's audio is decoded next, and where it begins."""
+"""The schedule of windows: the stretches of a stream's audio that are decoded, one after the other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-from ..audio.ring_buffer import RingBuffer, quietest
+from ..audio.ring_buffer import RingBuffer, find_quietest
 from ..audio.utterances import Utterance, UtteranceTracker
 from ..config import SAMPLE_RATE, StreamConfig
 from ..events import Event
@@ -45,9 +45,9 @@ class Window:
 
 
 class Beginning(NamedTuple):
-    """How the first window of an utterance begins."""
+    """The context of an utterance's first window."""
 
-    fresh: bool  # without audio that was decoded before
+    fresh: bool  # none: no audio of it was decoded before
     new_topic: bool  # after so long a silence that the text before it is no context
 
 
@@ -248,7 +248,7 @@ class WindowScheduler:
         high = min(window.end, sample + SAMPLE_RATE // 10)
         if high <= low:
             return max(window.start, min(sample, window.end))
-        return low + quietest(self._buffer.view(low, high))
+        return low + find_quietest(self._buffer.view(low, high))
 
     def end_window(self, window: Window) -> int:
         """Settle the first utterance, which is decoded for good; return where the context begins that

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from whisper_stream.streamer.audio.ring_buffer import RingBuffer, quietest
+from whisper_stream.streamer.audio.ring_buffer import RingBuffer, find_quietest
 from whisper_stream.streamer.errors import BufferFullError
 
 OPERATIONS = st.lists(st.tuples(st.sampled_from(["append", "forget"]), st.integers(0, 12)))
@@ -69,5 +69,5 @@ def test_forgetting_what_has_not_come_is_an_error() -> None:
 def test_the_quietest_place_is_the_middle_of_the_quietest_frame() -> None:
     samples = np.full(3200, 0.5, dtype=np.float32)
     samples[1600:1920] = 0.1
-    assert quietest(samples) == 1760
-    assert quietest(samples[:100]) == 50
+    assert find_quietest(samples) == 1760
+    assert find_quietest(samples[:100]) == 50

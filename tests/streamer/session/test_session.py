@@ -230,24 +230,6 @@ def test_one_job_at_a_time_and_none_answered_twice() -> None:
         session.finish_job(result, 0.0)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"agreement": 1},
-        {"update_interval": 0.0},
-        {"endpoint_silence": -1.0},
-        {"soft_window": 20.0, "max_window": 10.0},
-        {"max_window": 31.0},
-        {"buffer_seconds": 20.0},
-        {"preroll": -0.1},
-        {"context_seconds": 58.0},
-    ],
-)
-def test_senseless_options_are_refused_by_name(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(reversed(options))):
-        StreamConfig(**options)  # type: ignore[arg-type]
-
-
 def test_a_stream_that_falls_behind_is_told_and_told_when_it_has_caught_up() -> None:
     script = scripted([0.1] * 40, tail=1.0)
     stream = Played()
