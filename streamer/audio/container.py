@@ -1,4 +1,4 @@
-"""Containers and codecs, decoded while they arrive: WebM, Ogg, MP3, WAV, FLAC, MP4, AAC.
+"""Decoding of containers while they arrive: WebM, Ogg, MP3, WAV, FLAC, MP4, AAC.
 
 FFmpeg reads from a file that blocks, so each stream has a thread that lends it one. ``push`` hands the
 thread bytes and waits until it asks for more, or holds enough: what comes out depends on the bytes
@@ -50,11 +50,11 @@ _OPTIONS = {
 
 
 class _Abandoned(Exception):
-    pass
+    """The stream was closed while its decoder waited."""
 
 
 class _Pipe:
-    """The file FFmpeg reads, and the sound that comes of it. Two threads take turns."""
+    """The file that FFmpeg reads, and the samples decoded from it. Two threads take turns."""
 
     def __init__(self) -> None:
         self.turn = threading.Condition()
@@ -69,7 +69,7 @@ class _Pipe:
         self.count = 0  # samples in it
 
     def read(self, size: int = -1) -> bytes:
-        """Called by FFmpeg: at least one byte, or none at the end."""
+        """Return at least one byte, or none at the end. FFmpeg calls it, and waits."""
         with self.turn:
             while not self.data and not self.ended and not self.abandoned:
                 self.starved = True
@@ -81,7 +81,7 @@ class _Pipe:
             return piece
 
     def put(self, samples: NDArray[np.float32]) -> None:
-        """Called by the decoder; waits while enough is there."""
+        """Keep ``samples``, [S], and wait while enough are there. Raises _Abandoned once the stream is closed."""
         with self.turn:
             self.sound.append(samples)
             self.count += len(samples)
@@ -93,11 +93,10 @@ class _Pipe:
 
 
 class ContainerIngest:
-    """Decodes one container, cut anywhere, to 16 kHz mono.
+    """Converter of a container's bytes; see ``Ingest``. After an ``error`` it takes no more.
 
-    After an error it takes no more: ``error`` says what was wrong, in one sentence.
-
-    Raises IngestError for a container outside ``CONTAINERS``.
+    Raises:
+        IngestError: ``container`` is not one of ``CONTAINERS``.
     """
 
     def __init__(self, container: str) -> None:
@@ -118,19 +117,21 @@ class ContainerIngest:
 
     @property
     def samples_out(self) -> int:
+        """Samples returned so far, at 16 kHz."""
         return self._samples_out
 
     @property
     def has_more(self) -> bool:
-        """Whether ``more`` has sound to give that needs no further bytes."""
+        """True while ``more`` has samples that need no further bytes."""
         return self._pipe.count > 0
 
     @property
     def error(self) -> str | None:
+        """The reason why the bytes cannot be decoded from here on, in one sentence; None while they can."""
         return self._pipe.error
 
     def take_warning(self) -> StreamWarning | None:
-        """Of the first damage. That bytes end early is none: whoever sends them may stop."""
+        """Return a warning about the first damage, once. An early end is none: a client may stop at any time."""
         found = self._pipe.damage.report() if self._pipe.damage and not self._warned else None
         if found is None:
             return None
@@ -138,20 +139,20 @@ class ContainerIngest:
         return StreamWarning(code="damaged_audio", message=f"the {self._name} {found}")
 
     def push(self, data: bytes) -> NDArray[np.float32]:
-        """Take bytes and return sound [n], at most about five seconds; ``more`` gives the rest."""
+        """Take the next bytes; return samples [S], about five seconds at most: ``more`` has the others."""
         if not self._pipe.done:
             with self._pipe.turn:
                 self._pipe.data += data
         return self.more()
 
     def finish(self) -> NDArray[np.float32]:
-        """No more bytes will come; as ``push``."""
+        """Take the end of the bytes; return samples as ``push`` does."""
         with self._pipe.turn:
             self._pipe.ended = True
         return self.more()
 
     def more(self) -> NDArray[np.float32]:
-        """Let the decoder go on as far as it can, and return what it has, [n]."""
+        """Let the decoder go on as far as it can; return the samples [S] that it has."""
         pipe = self._pipe
         if self._thread is None:
             self._thread = threading.Thread(target=self._decode, name="container", daemon=True)
@@ -167,7 +168,7 @@ class ContainerIngest:
         return out
 
     def close(self) -> None:
-        """End the thread. Sound that is left is dropped."""
+        """End the thread. Samples that were not returned are dropped."""
         with self._pipe.turn:
             self._pipe.abandoned = True
             self._pipe.turn.notify_all()
@@ -175,7 +176,7 @@ class ContainerIngest:
             self._thread.join()
 
     def _wait(self) -> None:
-        """Until the decoder has ended, holds enough, or has read everything. Holds ``turn``."""
+        """Wait until the decoder has ended, holds enough, or has read all bytes. The caller holds ``turn``."""
         pipe = self._pipe
         pipe.starved = False
         pipe.turn.notify_all()

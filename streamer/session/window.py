@@ -17,6 +17,13 @@ __all__ = ["STALL_KEEP_SECONDS", "Beginning", "SessionStatistics", "Window", "Wi
 
 STALL_KEEP_SECONDS = 2.0  # of a full window's end is left uncommitted when it must be cut
 _FIRST_UPDATE_SECONDS = 1.0  # of audio in a window before its first decode
+_VOICE_END = (
+    SAMPLE_RATE // 5
+)  # samples after the last voiced frame that may still hold a word's end
+_NEAR = SAMPLE_RATE // 10  # samples around a word's end among which the quietest place is sought
+_LEAST_STEP = (
+    SAMPLE_RATE // 50
+)  # samples that a window is shortened by, at least, where there is room
 
 
 class SessionStatistics(NamedTuple):
@@ -110,7 +117,7 @@ class WindowScheduler:
 
     @property
     def statistics(self) -> SessionStatistics:
-        """The account of the audio received so far."""
+        """The account of all audio received so far."""
         received = self._buffer.end
         silent = self._settled - self._decoded - self._lost
         return SessionStatistics(
@@ -180,8 +187,7 @@ class WindowScheduler:
             return Window(start, utterance.end, endpoint=True, cut=False)
         if position >= limit:
             return Window(start, limit, endpoint=False, cut=True)
-        # what follows the last voice brings no new words
-        end = min(position, utterance.last_voiced + SAMPLE_RATE // 5)
+        end = min(position, utterance.last_voiced + _VOICE_END)
         if end < self._find_next_update(start) and not again:
             return None
         return Window(start, end, endpoint=False, cut=False)
@@ -218,7 +224,7 @@ class WindowScheduler:
         return Beginning(self._fresh, silence > self._config.prompt_reset_silence)
 
     def find_trim_sample(self, window: Window) -> int | None:
-        """Return the committed word's end to shorten ``window`` at, if it has grown too long for more."""
+        """Return the end of a committed word to shorten ``window`` at, where it or its text is too long."""
         long = window.end - window.start >= round(self._config.soft_window * SAMPLE_RATE)
         if not (long or self._committed.crowded):
             return None
@@ -235,7 +241,7 @@ class WindowScheduler:
         """Move the window's start to the quietest place near sample ``boundary``; return that place."""
         # never past the speech: the utterance may turn out to have ended there
         last_voiced = self._first_utterance().last_voiced
-        boundary = min(boundary, max(window.start + 1, last_voiced - SAMPLE_RATE // 10))
+        boundary = min(boundary, max(window.start + 1, last_voiced - _NEAR))
         start = self._find_quietest(boundary, window)
         self._settle_decoded(start)
         self._start = start
@@ -243,16 +249,19 @@ class WindowScheduler:
         return start
 
     def _find_quietest(self, sample: int, window: Window) -> int:
-        """Return the quietest place within 0.1 s of ``sample``: a cut there costs no sound."""
-        low = max(window.start + SAMPLE_RATE // 50, sample - SAMPLE_RATE // 10)
-        high = min(window.end, sample + SAMPLE_RATE // 10)
+        """Return the quietest place near ``sample``: a cut there costs no sound."""
+        low = max(window.start + _LEAST_STEP, sample - _NEAR)
+        high = min(window.end, sample + _NEAR)
         if high <= low:
             return max(window.start, min(sample, window.end))
         return low + find_quietest(self._buffer.view(low, high))
 
     def end_window(self, window: Window) -> int:
-        """Settle the first utterance, which is decoded for good; return where the context begins that
-        is kept of it for the next."""
+        """Settle the first utterance, which is decoded for good.
+
+        Returns:
+            The sample from which its audio is kept, as context for the next utterance.
+        """
         self._settle_decoded(window.end)
         return self._remove_utterance()
 
@@ -284,7 +293,7 @@ class WindowScheduler:
         return utterance
 
     def _remove_utterance(self) -> int:
-        """Remove the first utterance; return where the context begins that is kept of it."""
+        """Remove the first utterance; return the sample from which its audio is kept as context."""
         end = self._first_utterance().end
         self._tracker.remove_first()
         assert end is not None and self._start is not None

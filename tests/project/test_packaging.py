@@ -99,6 +99,13 @@ def _loaded_by(statement: str) -> set[str]:
     return set(result.stdout.split())
 
 
+def test_sessions_load_no_torch() -> None:
+    """An ingress process holds many of them, and 300 MB less without it."""
+    loaded = _loaded_by("import whisper_stream.streamer.session.session")
+    assert "whisper_stream.streamer.audio.vad" in loaded
+    assert not loaded & {"torch", "numba", "av"}
+
+
 def test_clients_load_no_torch() -> None:
     names = [
         name.removesuffix(".__init__")
