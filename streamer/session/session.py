@@ -196,8 +196,7 @@ class StreamSession:
         events: list[Event] = []
         while True:
             self._begin_window()
-            busy = self._windows.is_busy(again=self._without_prompt)
-            if busy and not self._windows.skipping:
+            if not self._windows.skipping and self._windows.is_busy(again=self._without_prompt):
                 break
             if (command := self._audio.take_request()) is not None:
                 events += self._carry_out(command)
@@ -239,7 +238,7 @@ class StreamSession:
     # Steps of finish_job
 
     def _learn_language(self, result: DecodeResult, window: Window) -> list[Event]:
-        """Take the language of ``result``; text in another one is no context for it."""
+        """Take the language of ``result``; where it is another one, forget the text before it."""
         known = self._language.code is not None
         events = self._language.learn(result, window)
         if events and known:

@@ -83,7 +83,8 @@ class WindowScheduler:
         self._cadence = Cadence(config.update_interval)
         self._lag = LagReporter()
         self._job: Window | None = None  # the window that is being decoded
-        self._start: int | None = None  # None: no utterance is being decoded
+        self._utterance: Utterance | None = None  # the one that is being decoded
+        self._start = 0  # where its window begins
         self._fresh = True  # nothing of the utterance is decoded, and no context was kept
         self._context_start: int | None = None  # audio before the next utterance that may be kept
         self._context_end = 0  # where the last utterance ended
@@ -113,7 +114,7 @@ class WindowScheduler:
         """Sample from which on audio is not decoded for good."""
         first = self._tracker.first
         pending = self._tracker.position if first is None else first.start
-        return pending if self._start is None else min(pending, self._start)
+        return pending if self._utterance is None else min(pending, self._start)
 
     @property
     def statistics(self) -> SessionStatistics:
@@ -178,8 +179,8 @@ class WindowScheduler:
 
     def _find_due(self, *, again: bool) -> Window | None:
         """Return the window that is due, if any. ``again``: even if nothing was said since the last."""
-        start, utterance = self._start, self._tracker.first
-        if start is None or utterance is None:
+        start, utterance = self._start, self._utterance
+        if utterance is None:
             return None
         position = self._tracker.position
         limit = start + round(self._config.max_window * SAMPLE_RATE)
@@ -207,9 +208,9 @@ class WindowScheduler:
 
     def begin_window(self) -> Beginning | None:
         """Begin a window for the first utterance, where it is not begun and sure that there is one."""
-        utterance = self._tracker.first
-        if self._start is not None or utterance is None:
+        if self._utterance is not None or (utterance := self._tracker.first) is None:
             return None
+        self._utterance = utterance
         silence = (utterance.start - self._context_end) / SAMPLE_RATE
         # After a short pause the window goes on from what was said before, so that the model hears the
         # sentence whole; after a long one it starts afresh.
@@ -240,7 +241,8 @@ class WindowScheduler:
     def shorten(self, window: Window, boundary: int) -> int:
         """Move the window's start to the quietest place near sample ``boundary``; return that place."""
         # never past the speech: the utterance may turn out to have ended there
-        last_voiced = self._first_utterance().last_voiced
+        assert self._utterance is not None
+        last_voiced = self._utterance.last_voiced
         boundary = min(boundary, max(window.start + 1, last_voiced - _NEAR))
         start = self._find_quietest(boundary, window)
         self._settle_decoded(start)
@@ -272,10 +274,11 @@ class WindowScheduler:
             The first sample that is lost, and the one after the last. Context before that was decoded
             earlier; silence after it, in a full window, may yet be part of the utterance's end.
         """
+        assert self._utterance is not None
         start, end = max(self._settled, window.start), window.end
         if not window.endpoint:
             # never past the speech: the utterance may turn out to have ended there
-            end = min(end, max(start + 1, self._first_utterance().last_voiced))
+            end = min(end, max(start + 1, self._utterance.last_voiced))
         self._lost += end - start
         self._settled = end
         if window.endpoint:
@@ -286,23 +289,17 @@ class WindowScheduler:
         self._buffer.forget(end)
         return start, end
 
-    def _first_utterance(self) -> Utterance:
-        """Return the utterance whose window is being decoded."""
-        utterance = self._tracker.first
-        assert utterance is not None
-        return utterance
-
     def _remove_utterance(self) -> int:
         """Remove the first utterance; return the sample from which its audio is kept as context."""
-        end = self._first_utterance().end
+        assert self._utterance is not None and self._utterance.end is not None
+        end = self._utterance.end
+        self._utterance = None
         self._tracker.remove_first()
-        assert end is not None and self._start is not None
         earliest = end - round(self._config.context_seconds * SAMPLE_RATE)
         start = self._start
         if start < earliest:
             start = self._committed.find_end_after(earliest) or end
         self._context_start, self._context_end = start, end
-        self._start = None
         self._buffer.forget(start)
         return start
 
@@ -310,14 +307,13 @@ class WindowScheduler:
 
     def _settle_decoded(self, upto: int) -> None:
         """Count the samples of the window before ``upto`` as decoded for good."""
-        start = self._start if self._start is not None else self._settled
         # context was counted when it was first decoded
-        self._decoded += max(0, upto - max(start, self._settled))
+        self._decoded += max(0, upto - max(self._start, self._settled))
         self._settled = max(self._settled, upto)
 
     def settle_silence(self) -> bool:
         """Let go of audio in which nobody speaks; return True where kept context went with it."""
-        if self._start is not None:
+        if self._utterance is not None:
             return False
         upto = self._tracker.speech_start
         self._settled = max(self._settled, upto)

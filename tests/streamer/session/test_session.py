@@ -215,6 +215,13 @@ def test_more_than_the_room_is_refused_and_changes_nothing() -> None:
     assert stream.text == spoken(script)
 
 
+def test_no_audio_can_be_fed_after_the_end() -> None:
+    session = make_session()
+    session.request(EndOfStream())
+    with pytest.raises(RuntimeError, match="no more audio can be fed"):
+        session.feed(np.zeros(1600, np.float32))
+
+
 def test_one_job_at_a_time_and_none_answered_twice() -> None:
     session, decoder = make_session(), FakeDecoder()
     result: DecodeResult | None = None
