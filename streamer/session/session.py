@@ -31,7 +31,7 @@ from .commit import HypothesisTracker
 from .guards import drop_words_after_audio, is_no_speech, repeats_itself
 from .language import LanguageTracker
 from .transcript import MAX_PROMPT_TOKENS, CommittedText, TextCodec
-from .window import STALL_KEEP_SECONDS, SessionStatistics, Window, WindowScheduler
+from .window import CUT_KEEP_SECONDS, SessionStatistics, Window, WindowScheduler
 
 __all__ = ["SessionStatistics", "StreamSession", "TextCodec"]
 
@@ -281,7 +281,7 @@ class StreamSession:
 
     def _cut_window(self, words: tuple[DecodedWord, ...], window: Window) -> list[Event]:
         """Commit most of ``words`` as they are: the window is full, and agreement did not come."""
-        keep_from = window.seconds - STALL_KEEP_SECONDS
+        keep_from = window.seconds - CUT_KEEP_SECONDS
         count = sum(1 for word in words if word.end <= keep_from)
         events = self._hypothesis.commit_first(words, count, window)
         return events + self._shorten_window(window, self._windows.find_cut_sample(window))

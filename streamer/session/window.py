@@ -13,9 +13,9 @@ from ..events import Event
 from .cadence import Cadence, LagReporter
 from .transcript import CommittedText
 
-__all__ = ["STALL_KEEP_SECONDS", "Beginning", "SessionStatistics", "Window", "WindowScheduler"]
+__all__ = ["CUT_KEEP_SECONDS", "Beginning", "SessionStatistics", "Window", "WindowScheduler"]
 
-STALL_KEEP_SECONDS = 2.0  # of a full window's end is left uncommitted when it must be cut
+CUT_KEEP_SECONDS = 2.0  # of a full window's end is left uncommitted when it must be cut
 _FIRST_UPDATE_SECONDS = 1.0  # of audio in a window before its first decode
 _VOICE_END = (
     SAMPLE_RATE // 5
@@ -235,7 +235,7 @@ class WindowScheduler:
         """Return the sample to shorten the full ``window`` at: after all that is committed."""
         boundary = self._committed.end_sample
         if boundary is None or boundary <= window.start:  # nothing was understood
-            return window.end - round(STALL_KEEP_SECONDS * SAMPLE_RATE)
+            return window.end - round(CUT_KEEP_SECONDS * SAMPLE_RATE)
         return boundary
 
     def shorten(self, window: Window, boundary: int) -> int:
