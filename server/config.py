@@ -29,13 +29,11 @@ from typing import (
 )
 from urllib.parse import urlsplit
 
-from msgspec import UnsetType
-
 from ..model.cpu.runtime import MOST_THREADS
 from ..streamer.config import DetectorName, PolicyName, StreamConfig
 from .errors import ConfigError
 from .protocol.errors import SERVE_HELP
-from .protocol.messages import DEFAULT_PORT, MAX_PROMPT_CHARS, Config, Start
+from .protocol.messages import DEFAULT_PORT, MAX_PROMPT_CHARS, Start
 
 __all__ = [
     "MOST_ENGINES",
@@ -263,18 +261,6 @@ class ServerConfig:
             policy=self.policy,
             detector=self.detector,
         )
-
-    def changed(self, config: StreamConfig, changes: Config, *, english_only: bool) -> StreamConfig:
-        """Return the options of a stream after a ``config`` message."""
-        new: dict[str, Any] = {}
-        if not isinstance(changes.language, UnsetType) and not english_only:
-            new["language"] = changes.language
-        for name in ("languages", "prompt", "hotwords"):
-            if not isinstance(value := getattr(changes, name), UnsetType):
-                new[name] = value
-        if not isinstance(changes.endpoint_silence, UnsetType):
-            new["endpoint_silence"] = changes.endpoint_silence or self.endpoint_silence
-        return dataclasses.replace(config, **new)
 
 
 PREFIX = "WHISPER_STREAM_"  # of environment variables: WHISPER_STREAM_MAX_STREAMS=8

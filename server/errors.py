@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import traceback
 
 from .protocol.errors import ServerError
 
@@ -23,6 +24,7 @@ __all__ = [
     "ListenError",
     "ProcessError",
     "RemoteJobError",
+    "error_origin",
     "failure_name",
 ]
 
@@ -91,3 +93,9 @@ class RemoteJobError(ServerError):
 def failure_name(error: BaseException) -> str:
     """Return the name under which ``error`` is logged: its class, or the class of the error of another process."""
     return error.name if isinstance(error, RemoteJobError) else type(error).__name__
+
+
+def error_origin(error: Exception) -> str:
+    """Return where ``error`` was raised, for the log. Its own text may quote what was said: leave it out."""
+    frames = traceback.extract_tb(error.__traceback__)[-4:]
+    return ",".join(f"{frame.name}:{frame.lineno}" for frame in frames)

@@ -123,19 +123,12 @@ def try_codec(mutate: Mutator) -> None:
 
 def try_protocol(mutate: Mutator) -> None:
     codec = mutate.chance.choice([JsonCodec(), MsgpackCodec()])
-    protocol = ServerProtocol(codec, ("en", "de"))
+    protocol = ServerProtocol(codec, ("en", "de"), endpoint_silence=0.6)
     if mutate.chance.random() < 0.7:
-        _give(protocol, codec.encode(Start()))
+        protocol.receive(codec.encode(Start()))
     for _ in range(mutate.chance.randrange(1, 6)):
-        _give(protocol, mutate.frame())
+        protocol.receive(mutate.frame())
     protocol.stop()
-
-
-def _give(protocol: ServerProtocol, frame: str | bytes) -> None:
-    if isinstance(frame, str):
-        protocol.receive_text(frame)
-    else:
-        protocol.receive_binary(frame)
 
 
 def good_files(seconds: float = 2.0) -> dict[str, bytes]:

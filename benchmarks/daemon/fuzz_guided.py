@@ -60,12 +60,12 @@ def _protocol(fuzz: Any) -> Callable[[bytes], None]:
 
     def one(data: bytes) -> None:
         codec = fuzz.MsgpackCodec() if data[:1] > b"\x7f" else fuzz.JsonCodec()
-        protocol = fuzz.ServerProtocol(codec, ("en", "de"))
+        protocol = fuzz.ServerProtocol(codec, ("en", "de"), endpoint_silence=0.6)
         for frame in data[1:].split(b"\0\n"):
             if codec.subprotocol.endswith("json") and frame[:1] == b"{":
-                protocol.receive_text(frame.decode("utf-8", "replace"))
+                protocol.receive(frame.decode("utf-8", "replace"))
             else:
-                protocol.receive_binary(frame)
+                protocol.receive(frame)
         protocol.stop()
 
     return one

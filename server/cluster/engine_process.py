@@ -19,8 +19,8 @@ from ... import WhisperStreamError
 from .. import process_stats as usage
 from ..daemon.process import configure_logging, freeze_gc
 from ..engine import Engine, load_engine
+from ..errors import error_origin
 from ..http.health import numbers
-from ..stream.stream import where
 from .engine_host import EngineHost
 from .ipc import Channel, EngineReady, EngineReport, StartEngine, StartFailed, StatsReport
 from .shared_audio import SharedAudioSlots
@@ -55,7 +55,9 @@ def main(argv: Sequence[str], open_engine: Callable[[StartEngine], Engine] | Non
         channel.close()
         return 2
     except Exception as error:  # noqa: BLE001 - the process's own boundary: one line, no traceback
-        logger.error("event=engine_failed error=%s at=%s", type(error).__name__, where(error))
+        logger.error(
+            "event=engine_failed error=%s at=%s", type(error).__name__, error_origin(error)
+        )
         return 1
     freeze_gc()
     channel.send(EngineReady(model=engine.model_name, languages=tuple(engine.languages)))

@@ -25,13 +25,13 @@ from ... import WhisperStreamError
 from ..daemon.listener import DaemonServer, reload, uvicorn_config
 from ..daemon.process import configure_logging, freeze_gc
 from ..daemon.tls import server_context
+from ..errors import error_origin
 from ..http.admission import Admission
 from ..http.app import Hub, create_app
 from ..http.auth import Account
 from ..process_stats import ProcessStats
 from ..protocol.codec import Codec
 from ..protocol.messages import Resume
-from ..stream.stream import where
 from .ipc import Channel, StartFailed, StartIngress
 from .remote_engine import RemoteEngine
 from .routing import Patience, Relay, relay_resume
@@ -181,7 +181,9 @@ def main(argv: Sequence[str], engine_type: type[RemoteEngine] = RemoteEngine) ->
         channel.send(StartFailed(sentence=str(error)))
         return 2
     except Exception as error:  # noqa: BLE001 - the process's own boundary: one line, no traceback
-        logger.error("event=ingress_failed error=%s at=%s", type(error).__name__, where(error))
+        logger.error(
+            "event=ingress_failed error=%s at=%s", type(error).__name__, error_origin(error)
+        )
         return 1
     finally:
         engine.close()

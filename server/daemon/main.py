@@ -20,13 +20,12 @@ from ..cluster.engine_pool import EnginePool
 from ..cluster.supervisor import COMMAND as INGRESS_COMMAND
 from ..cluster.supervisor import Supervisor
 from ..config import ServerConfig, read_settings, to_toml
-from ..engine import load_engine
+from ..engine import Engine, load_engine
 from ..errors import ListenError, ProcessError
 from ..http.app import KEYS_VARIABLE, Hub
 from ..http.auth import Authenticator, is_loopback, read_keys
 from ..http.debug import check_debug
 from ..protocol.messages import STREAM_PATH
-from ..stream.runner import Engine
 from .listener import DaemonServer, bind, bind_several, reload
 from .process import configure_logging, freeze_gc
 from .tls import fingerprint, make_certificate, server_context

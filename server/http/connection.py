@@ -1,9 +1,7 @@
-"""A client's frames as they come, and whether it has been silent for too long.
+"""One websocket connection: what the protocol makes of its frames, carried out by two tasks.
 
-One websocket connection: the protocol's actions carried out by two tasks.
-
-reader: socket -> protocol -> stream;  writer: outbox -> socket. The stream has a task of its own, and
-may outlive the connection. Whatever goes wrong in one connection ends that connection only.
+reader: socket -> protocol -> stream;  writer: queue -> socket. The stream has a task of its own, and may
+outlive the connection. Whatever goes wrong in one connection ends that connection only.
 """
 
 from __future__ import annotations
@@ -17,56 +15,46 @@ from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ... import WhisperStreamError
+from ...streamer.commands import Audio, ClientCommand
 from ..config import ServerConfig
-from ..errors import JournalError
+from ..errors import JournalError, error_origin
 from ..protocol.codec import Codec
 from ..protocol.errors import CloseCode, ErrorCode, ProtocolError, WarningCode
-from ..protocol.messages import Error, Resume, ServerMessage, Start
-from ..protocol.state import (
-    Acknowledge,
-    Action,
-    CloseConnection,
-    ConfigureStream,
-    FinishStream,
-    FlushStream,
-    OpenStream,
-    ProtocolState,
-    PushAudio,
-    Reply,
-    ResumeStream,
-    ServerProtocol,
-)
-from ..stream.outbox import Mailbox, Outbox
+from ..protocol.messages import Error, Resume, Seen, ServerMessage, Start
+from ..protocol.state import Close, Outcome, ProtocolState, Reply, ServerProtocol
+from ..stream.outbox import Outbox, SendQueue
 from ..stream.registry import Streams
-from ..stream.stream import LiveStream, where
+from ..stream.runner import StreamRunner
 from .auth import Meter
 
-__all__ = ["Frames", "StreamConnection"]
+__all__ = ["IdleReader", "StreamConnection"]
 
 
-class Frames:
-    """What one websocket's client sends, waited for with patience while audio is expected.
+class IdleReader:
+    """Reads a websocket, and notices a client that is silent for too long."""
 
-    Args:
-        patience: seconds that the client may be silent, as things are.
-        expected: whether audio, or what begins a stream, is expected now.
-    """
-
-    def __init__(
-        self, websocket: WebSocket, patience: Callable[[], float], expected: Callable[[], bool]
-    ) -> None:
+    def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
-        self._patience = patience
-        self._expected = expected
         self._loop = asyncio.get_running_loop()
+        # Of the latest wait, and of the latest that had an end: seconds that the client may be silent.
+        self._patience: float | None = None
+        self._interval = 0.0
         # Of the reader, while it waits for a frame, and since when: to wake it without one.
         self._waiting: asyncio.Timeout | None = None
         self._waiting_since = 0.0
         # One timer looks after all waits: arming one for every frame costs more than reading it.
         self._watchdog: asyncio.TimerHandle | None = None
 
-    async def next(self) -> Message | None:
-        """Return the next frame; None: nothing came for long, or ``wake`` was called."""
+    async def next(self, patience: float | None) -> Message | None:
+        """Return the next frame; None: nothing came for long, or ``wake`` was called.
+
+        Args:
+            patience: seconds that the client may be silent; None: nothing is expected, wait for ever.
+        """
+        self._patience = patience
+        if patience is not None and self._watchdog is None:
+            self._watchdog = self._loop.call_later(patience, self._look)
+        self._interval = self._interval if patience is None else patience
         self._waiting_since = self._loop.time()
         try:
             async with asyncio.timeout(None) as self._waiting:
@@ -77,26 +65,22 @@ class Frames:
             self._waiting = None
 
     def wake(self) -> None:
-        """End the reader's wait, if audio is expected. A frame that comes meanwhile is not lost."""
-        if self._waiting is not None and not self._waiting.expired() and self._expected():
+        """End the reader's wait, if anything is expected. A frame that comes meanwhile is not lost."""
+        expects = self._waiting is not None and self._patience is not None
+        if expects and self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(self._loop.time())
 
-    def watch(self) -> None:
-        """Look from now on whether the client is silent for too long, until ``close``."""
-        self._watchdog = self._loop.call_later(self._patience(), self._look)
-
     def close(self) -> None:
-        """Watch the client no more."""
+        """Stop the timer."""
         if self._watchdog is not None:
             self._watchdog.cancel()
 
     def _look(self) -> None:
-        patience = self._patience()
         silent = 0.0 if self._waiting is None else self._loop.time() - self._waiting_since
-        if silent >= patience:
+        if silent >= self._interval:
             self.wake()
             silent = 0.0
-        self._watchdog = self._loop.call_later(patience - silent, self._look)
+        self._watchdog = self._loop.call_later(self._interval - silent, self._look)
 
 
 logger = logging.getLogger(__name__)
@@ -109,10 +93,10 @@ class StreamConnection:
 
     Args:
         websocket: accepted, with ``codec`` as its negotiated form.
-        languages: codes that the model knows.
+        languages: codes that the model knows; empty for one that knows English only.
         meter: counts the audio, and knows how much is allowed.
-        full: why no further stream may be opened now, if so.
-        relay: serves a resume of another process's stream to its end; False: it is not one's.
+        full: returns why no further stream may be opened now, if so.
+        relay: serves a resume of another process's stream to its end; False: the stream is not one's.
     """
 
     def __init__(
@@ -130,21 +114,20 @@ class StreamConnection:
         self._codec = codec
         self._streams = streams
         self._config = config
-        self._languages = languages
         self._meter = meter
         self._full = full
         self._relay = relay
-        self._protocol = ServerProtocol(codec, languages)
-        self._outbox = Outbox()
+        self._protocol = ServerProtocol(codec, languages, config.endpoint_silence)
+        self._queue = SendQueue()
         # Numbers what is said before there is a stream; then the stream's own.
-        self._mailbox = Mailbox(self._outbox)
+        self._outbox = Outbox(self._queue)
         self._loop = asyncio.get_running_loop()
         # The daemon is about to stop.
         self._stopping = False
-        self._frames = Frames(websocket, self._patience, self._is_live)
+        self._frames = IdleReader(websocket)
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
-        self._stream: LiveStream | None = None
+        self._stream: StreamRunner | None = None
 
     def stop(self) -> None:
         """Finish the stream soon: what was received is still committed and delivered."""
@@ -154,19 +137,18 @@ class StreamConnection:
     async def supersede(self) -> None:
         """Another connection goes on with the stream: take no more audio, say why, and close."""
         if self._stream is not None:
-            self._stream.mailbox.detach(self._outbox)
+            self._stream.outbox.detach(self._queue)
             self._stream = None
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
         text = "the stream was resumed on another connection"
-        self._outbox.put(Error(code=ErrorCode.TAKEN_OVER, message=text))
-        self._outbox.close(CloseCode.POLICY_VIOLATION, ErrorCode.TAKEN_OVER)
+        self._queue.put(Error(code=ErrorCode.TAKEN_OVER, message=text))
+        self._queue.close(CloseCode.POLICY_VIOLATION, ErrorCode.TAKEN_OVER)
 
     async def run(self) -> None:
         """Serve until the connection is closed by either side."""
         started = self._loop.time()
-        self._frames.watch()
         writer = self._writer = asyncio.create_task(self._guard("writer", self._write))
         reader = self._reader = asyncio.create_task(self._guard("reader", self._read))
         try:
@@ -181,7 +163,7 @@ class StreamConnection:
             level = logging.DEBUG if self._stream is None else logging.INFO
             logger.log(level, "event=stream_closed stream=%s seconds=%.1f", self._name, seconds)
             if self._stream is not None:
-                self._stream.mailbox.detach(self._outbox)
+                self._stream.outbox.detach(self._queue)
                 await self._streams.leave(self._stream, self)
 
     @property
@@ -190,81 +172,77 @@ class StreamConnection:
 
     async def _read(self) -> None:
         while True:
-            await self._outbox.writable()
-            frame = None if self._is_live() and self._stopping else await self._frames.next()
+            await self._queue.writable()
+            frame = None
+            if not (self._stopping and self._expects_input):
+                frame = await self._frames.next(self._patience if self._expects_input else None)
             if frame is None:
-                actions = self._on_stop() if self._stopping else self._idle_actions()
-                await self._perform(actions)
+                await self._perform(self._on_stop() if self._stopping else self._on_silence())
             elif frame["type"] == "websocket.disconnect":
                 self._hang_up()
                 return
             else:
-                await self._perform(self._take(frame))
+                text = frame.get("text")
+                await self._perform(
+                    self._protocol.receive(frame["bytes"] if text is None else text)
+                )
 
+    @property
     def _patience(self) -> float:
         """Seconds that a client may be silent: fewer before it has said what it wants."""
         if self._protocol.state is ProtocolState.EXPECT_START:
             return min(self._config.handshake_timeout, self._config.idle_timeout)
         return self._config.idle_timeout
 
-    def _is_live(self) -> bool:
+    @property
+    def _expects_input(self) -> bool:
+        """Whether audio, or what begins a stream, is expected."""
         return self._protocol.state in (ProtocolState.EXPECT_START, ProtocolState.STREAMING)
 
-    def _take(self, frame: Message) -> list[Action]:
-        text = frame.get("text")
-        if text is not None:
-            return self._protocol.receive_text(text)
-        return self._protocol.receive_binary(frame["bytes"])
-
-    def _idle_actions(self) -> list[Action]:
-        text = f"nothing came for {self._patience():g} seconds; send audio or ping"
+    def _on_silence(self) -> list[Outcome]:
+        text = f"nothing came for {self._patience:g} seconds; send audio or ping"
         return self._protocol.fail(ErrorCode.IDLE_TIMEOUT, text, CloseCode.POLICY_VIOLATION)
 
-    def _on_stop(self) -> list[Action]:
-        """The daemon stops: the stream goes on in the next one, where there is a journal."""
+    def _on_stop(self) -> list[Outcome]:
+        """End the stream, as the daemon stops; with a journal, it goes on in the next one."""
         stream = self._stream
         if stream is not None and stream.journal.active:
             stream.suspended = True
             return self._protocol.suspend()
         return self._protocol.stop()
 
-    async def _perform(self, actions: list[Action]) -> None:
-        for action in actions:
-            match action:
-                case OpenStream(start=start):
-                    await self._open(start)
-                case ResumeStream(resume=resume):
-                    await self._resume(resume)
-                case Acknowledge(seq=seq):
-                    self._mailbox.acknowledge(seq)
+    async def _perform(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            match outcome:
+                case Start():
+                    await self._open(outcome)
+                case Resume():
+                    await self._resume(outcome)
+                case Seen(seq=seq):
+                    self._outbox.acknowledge(seq)
                 case Reply(message=message):
-                    self._mailbox.put(message)
-                case CloseConnection(code=code, reason=reason):
-                    self._outbox.close(code, reason)
-                case PushAudio() | FlushStream() | ConfigureStream() | FinishStream() if (
-                    self._stream is not None
-                ):
-                    await self._drive(self._stream, action)
+                    self._reply(message)
+                case Close(code=code, reason=reason):
+                    self._queue.close(code, reason)
+                case _ if self._stream is not None:
+                    await self._feed(self._stream, outcome)
 
-    async def _drive(
-        self, stream: LiveStream, action: PushAudio | FlushStream | ConfigureStream | FinishStream
-    ) -> None:
-        match action:
-            case PushAudio(data=data):
-                before = stream.seconds_in
-                await stream.push(data)
-                refused = self._meter.count(len(data), stream.seconds_in - before)
-                if refused is not None:
-                    await self._refuse(ErrorCode.LIMIT_REACHED, refused)
-                if stream.ended:  # the audio was damaged
-                    self._protocol.ended()
-            case FlushStream(id=flush_id):
-                stream.flush(flush_id)
-            case ConfigureStream(config=changes):
-                english = not self._languages
-                stream.configure(self._config.changed(stream.config, changes, english_only=english))
-            case FinishStream():
-                stream.finish()
+    async def _feed(self, stream: StreamRunner, command: ClientCommand) -> None:
+        before = stream.seconds_in
+        await stream.feed(command)
+        if not isinstance(command, Audio):
+            return
+        refused = self._meter.count(len(command.data), stream.seconds_in - before)
+        if refused is not None:
+            await self._refuse(ErrorCode.LIMIT_REACHED, refused)
+        if stream.ended:  # the audio was damaged
+            self._protocol.end_input()
+
+    def _reply(self, message: ServerMessage) -> None:
+        if self._stream is None:
+            self._outbox.reply(message)
+        else:
+            self._stream.reply(message)
 
     async def _refuse(self, code: ErrorCode, text: str) -> None:
         await self._perform(self._protocol.fail(code, text, CloseCode.POLICY_VIOLATION))
@@ -274,7 +252,7 @@ class StreamConnection:
         if full is not None:
             await self._perform(self._protocol.fail(*full, CloseCode.TRY_AGAIN_LATER))
             return
-        self._stream = self._streams.open(start, self._mailbox, self)
+        self._stream = self._streams.open(start, self._outbox, self)
 
     async def _resume(self, resume: Resume) -> None:
         if self._stopping:
@@ -287,22 +265,22 @@ class StreamConnection:
             await self._refuse(error.code, error.message)
             return
         self._stream = stream
-        self._mailbox = stream.mailbox
-        self._protocol.resumed(stream.start, stream.held.bytes, ended=stream.ended)
-        self._mailbox.attach(self._outbox, stream.resumed(), resume.seq)
+        self._outbox = stream.outbox
+        self._protocol.resume(stream.start, stream.ack.bytes, ended=stream.ended)
+        stream.attach(self._queue, resume.seq)
 
     async def _write(self) -> None:
-        while (message := await self._outbox.get()) is not None:
+        while (message := await self._queue.get()) is not None:
             if self._stream is not None:
                 # What a client has seen must be true for the next daemon too.
                 try:
-                    await self._stream.journal.durable()
+                    await self._stream.journal.durable(self._stream.outbox.seq)
                 except JournalError as error:
                     await self._give_up(self._stream, error)
                     return
             await self._send(message)
-        assert self._outbox.closing is not None  # get() returns None only after close()
-        code, reason = self._outbox.closing
+        assert self._queue.closing is not None  # get() returns None only after close()
+        code, reason = self._queue.closing
         if self._stopping and code is CloseCode.NORMAL:
             code, reason = CloseCode.SERVICE_RESTART, WarningCode.SHUTTING_DOWN
         await self._websocket.close(code, reason)
@@ -317,11 +295,11 @@ class StreamConnection:
             else:
                 await self._websocket.send_bytes(frame)
 
-    async def _give_up(self, stream: LiveStream, error: JournalError) -> None:
-        """The journal has failed this stream: it cannot keep its promise, and says so."""
+    async def _give_up(self, stream: StreamRunner, error: JournalError) -> None:
+        """End a stream that the journal has failed: its promise cannot be kept, and that is said."""
         logger.error("event=journal_failed stream=%s", stream.id)
-        stream.mailbox.give_up()
-        seq = stream.mailbox.seq + 1
+        stream.outbox.give_up()
+        seq = stream.outbox.seq + 1
         await self._send(Error(seq=seq, code=ErrorCode.JOURNAL_FAILED, message=str(error)))
         await self._websocket.close(CloseCode.INTERNAL_ERROR, ErrorCode.JOURNAL_FAILED)
 
@@ -339,15 +317,14 @@ class StreamConnection:
     async def _fail(self, name: str, error: Exception, text: str) -> None:
         logger.error(
             "event=stream_failed stream=%s task=%s error=%s at=%s",
-            *(self._name, name, type(error).__name__, where(error)),
+            *(self._name, name, type(error).__name__, error_origin(error)),
         )
         if name == "writer":  # nothing can be said any more, except goodbye
             with contextlib.suppress(TimeoutError, WebSocketDisconnect, RuntimeError):
                 async with asyncio.timeout(GOODBYE_SECONDS):
                     await self._websocket.close(CloseCode.INTERNAL_ERROR, ErrorCode.INTERNAL)
             return
-        actions = self._protocol.fail(ErrorCode.INTERNAL, text, CloseCode.INTERNAL_ERROR)
-        await self._perform(actions)
+        await self._perform(self._protocol.fail(ErrorCode.INTERNAL, text, CloseCode.INTERNAL_ERROR))
 
     def _hang_up(self) -> None:
         """The client is gone: stop at once, whatever is still queued."""

@@ -7,6 +7,9 @@ the file consistent. The file holds audio and text: it is readable by its owner 
 Every row carries a checksum: SQLite notices a page that cannot be, but not one whose text has changed.
 And every stream the number of the last message that may have been sent: a client that has seen a later
 one cannot go on with it, since the end of the journal is lost.
+
+A command is kept as it was applied, with its time and the number of the last message before it. To bring
+a stream back, its commands are applied again.
 """
 
 from __future__ import annotations
@@ -23,38 +26,64 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import JournalError
+import msgspec
 
-__all__ = ["Journal", "StreamRow"]
+from ...streamer.commands import Command
+from ..errors import JournalError
+from ..protocol.messages import Segment, ServerMessage
+from .stream import Stream
+
+__all__ = [
+    "CommandRow",
+    "Journal",
+    "Replayed",
+    "StreamJournal",
+    "StreamRow",
+    "decode_command",
+    "encode_command",
+]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS streams (
     id TEXT PRIMARY KEY, token_hash BLOB NOT NULL, model TEXT NOT NULL, start BLOB NOT NULL,
-    config BLOB NOT NULL, touched REAL NOT NULL, done INTEGER NOT NULL DEFAULT 0,
-    sent INTEGER NOT NULL DEFAULT 0, checksum INTEGER NOT NULL);
+    config BLOB NOT NULL, opened REAL NOT NULL, touched REAL NOT NULL,
+    done INTEGER NOT NULL DEFAULT 0, sent INTEGER NOT NULL DEFAULT 0, checksum INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS commands (
-    stream TEXT NOT NULL, n INTEGER NOT NULL, seq INTEGER NOT NULL, body BLOB NOT NULL,
-    checksum INTEGER NOT NULL, PRIMARY KEY (stream, n));
+    stream TEXT NOT NULL, n INTEGER NOT NULL, seq INTEGER NOT NULL, now REAL NOT NULL,
+    body BLOB NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (stream, n));
 CREATE TABLE IF NOT EXISTS segments (
     stream TEXT NOT NULL, id INTEGER NOT NULL, body BLOB NOT NULL, checksum INTEGER NOT NULL,
     PRIMARY KEY (stream, id));
 """
-_VERSION = 2  # of the schema
+_VERSION = 3  # of the schema and of the commands in it
 _BUSY_SECONDS = 30.0  # to wait for other processes of the daemon that write just now
 MOST_WAITING = 32 * 1024 * 1024  # bytes not written yet, above which streams wait
 
 
 class StreamRow(NamedTuple):
-    """What the journal knows of a stream, its commands aside. ``touched``: seconds since 1970."""
+    """A stream in the journal, without its commands. Times are seconds since 1970."""
 
     id: str
     token_hash: bytes
     model: str
-    start: bytes
-    config: bytes
-    touched: float
-    done: int  # 1: complete, only its transcript is left
+    start: bytes  # the client's message, encoded
+    config: bytes  # the options that the stream began with, encoded
+    opened: float = 0.0
+    touched: float = 0.0  # when it was opened or, later, when it ended
+    done: int = 0  # 1: complete, only its transcript is left
     sent: int = 0  # number of the last message that a client may have got
+
+
+_FIXED = 6  # columns of a stream that never change: those under its checksum
+
+
+class CommandRow(NamedTuple):
+    """A command in the journal."""
+
+    number: int
+    seq: int  # of the last message before it
+    now: float  # its time, in seconds since the stream was opened
+    body: bytes  # encoded
 
 
 class _Operation(NamedTuple):
@@ -90,16 +119,20 @@ class Journal:
     # Writing
 
     def open_stream(self, row: StreamRow) -> None:
-        statement = "INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        values = (*row[:5], self._clock(), row.done, row.sent, _checksum(*row[:5]))
-        self._add(row.id, statement, values)
+        """Begin a stream: it is opened now."""
+        now = self._clock()
+        row = row._replace(opened=now, touched=now)
+        statement = "INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        self._add(row.id, statement, (*row, _checksum(*row[:_FIXED])))
 
-    def command(self, stream: str, number: int, seq: int, body: bytes) -> None:
-        values = (stream, number, seq, body)
-        statement = "INSERT INTO commands VALUES (?, ?, ?, ?, ?)"
+    def command(self, stream: str, row: CommandRow) -> None:
+        """Append a command."""
+        values = (stream, *row)
+        statement = "INSERT INTO commands VALUES (?, ?, ?, ?, ?, ?)"
         self._add(stream, statement, (*values, _checksum(*values)))
 
     def segment(self, stream: str, number: int, body: bytes) -> None:
+        """Append a closed segment to the transcript."""
         values = (stream, number, body)
         statement = "INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)"
         self._add(stream, statement, (*values, _checksum(*values)))
@@ -121,7 +154,7 @@ class Journal:
     async def probe(self) -> None:
         """Write something and take it back; raises JournalError where that cannot be done."""
         name = f"probe-{secrets.token_hex(8)}"
-        self.open_stream(StreamRow(name, b"", "", b"", b"", 0.0, 1))
+        self.open_stream(StreamRow(name, b"", "", b"", b"", done=1))
         self.delete_stream(name)
         try:
             await self.durable(name)
@@ -164,24 +197,26 @@ class Journal:
     def streams(self) -> list[StreamRow]:
         """All streams that are whole, those touched last first."""
         rows = self._query("SELECT * FROM streams ORDER BY touched DESC", ())
-        return [StreamRow._make(row[:-1]) for row in rows if _whole(row[:5], row[-1])]
+        return [StreamRow._make(row[:-1]) for row in rows if _is_whole(row[:_FIXED], row[-1])]
 
     def stream(self, stream: str) -> StreamRow | None:
+        """Return a stream, or None; raises JournalError where it is damaged."""
         for row in self._query("SELECT * FROM streams WHERE id = ?", (stream,)):
-            _check(row[:5], row[-1])
+            _check(row[:_FIXED], row[-1])
             return StreamRow._make(row[:-1])
         return None
 
-    def commands(self, stream: str) -> Iterator[tuple[int, int, bytes]]:
-        """Number, seq before it, and body of every command, in order."""
+    def commands(self, stream: str) -> Iterator[CommandRow]:
+        """Yield every command in order; raises JournalError where one is damaged or missing."""
         statement = "SELECT * FROM commands WHERE stream = ? ORDER BY n"
         for expected, row in enumerate(self._query(statement, (stream,))):
             _check(row[:-1], row[-1])
             if row[1] != expected:
                 raise JournalError(f"the journal is damaged: command {expected} is missing")
-            yield row[1:4]
+            yield CommandRow._make(row[1:-1])
 
     def segments(self, stream: str) -> list[bytes]:
+        """Return the closed segments in order; raises JournalError where one is damaged or missing."""
         statement = "SELECT * FROM segments WHERE stream = ? ORDER BY id"
         bodies = []
         for expected, row in enumerate(self._query(statement, (stream,)), start=1):
@@ -234,6 +269,125 @@ class Journal:
                 self._failed.setdefault(operation.stream, str(error))
 
 
+class Replayed(NamedTuple):
+    """One command's part of what a stream said before."""
+
+    seq: int  # of the last message before it
+    seconds_in: float  # audio received until then
+    messages: list[ServerMessage]
+
+
+class StreamJournal:
+    """One stream's part of the journal; does nothing where there is none.
+
+    Args:
+        limit: bytes of commands, above which the stream goes on without a journal.
+    """
+
+    def __init__(self, journal: Journal | None, stream_id: str, limit: float) -> None:
+        self._journal = journal
+        self._stream_id = stream_id
+        self._limit = limit
+        self._size = 0
+        self._sent = 0  # messages up to here may have been sent
+        self.number = 0  # of the next command
+
+    @property
+    def active(self) -> bool:
+        """Whether the stream would survive the end of the daemon."""
+        return self._journal is not None
+
+    def record(self, command: Command, now: float, seq: int) -> bool:
+        """Write down a command, before the messages that come of it are numbered.
+
+        Args:
+            now: the time at which it was applied.
+            seq: number of the last message.
+
+        Returns:
+            False if the stream has just become too long, and goes on without a journal.
+        """
+        if self._journal is None:
+            return True
+        body = encode_command(command)
+        self._journal.command(self._stream_id, CommandRow(self.number, seq, now, body))
+        self._count(body)
+        if self._size <= self._limit:
+            return True
+        self.finish()
+        self._journal = None
+        return False
+
+    def keep(self, segment: Segment) -> None:
+        """Write down a closed segment."""
+        if self._journal is not None:
+            body = msgspec.msgpack.encode(segment)
+            self._journal.segment(self._stream_id, segment.id, body)
+
+    def finish(self) -> bool:
+        """Drop the commands: the stream is complete. False: its transcript is not in a journal."""
+        if self._journal is None:
+            return False
+        self._journal.finish_stream(self._stream_id)
+        return True
+
+    async def throttle(self) -> None:
+        """Wait while the journal is far behind."""
+        if self._journal is not None and self._journal.crowded:
+            await self._journal.durable(self._stream_id)
+
+    async def durable(self, seq: int) -> None:
+        """Wait until all is safe that messages up to ``seq`` come of; raises JournalError if it is not."""
+        if self._journal is not None:
+            if seq > self._sent:
+                self._sent = seq
+                self._journal.sent(self._stream_id, seq)
+            await self._journal.durable(self._stream_id)
+
+    def replay(self, stream: Stream) -> list[Replayed]:
+        """Apply all commands of an earlier daemon to ``stream``, which has heard nothing yet.
+
+        An hour takes a moment: call it in a thread, which owns ``stream`` and this object meanwhile.
+        Nothing else is touched. Raises JournalError where the journal is damaged, or does not fit this
+        daemon.
+        """
+        if self._journal is None:
+            return []
+        said: list[Replayed] = []
+        try:
+            for row in self._journal.commands(self._stream_id):
+                messages = stream.apply(decode_command(row.body), row.now)
+                said.append(Replayed(row.seq, stream.seconds_in, messages))
+                self._count(row.body)
+        except JournalError:
+            raise
+        except Exception as error:
+            name = type(error).__name__
+            raise JournalError(f"the journal does not fit this version ({name})") from error
+        return said
+
+    def _count(self, body: bytes) -> None:
+        self.number += 1
+        self._size += len(body)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+
+
+def encode_command(command: Command) -> bytes:
+    """Return a command as the journal keeps it."""
+    return _encoder.encode(command)
+
+
+def decode_command(body: bytes) -> Command:
+    """Return the command that ``body`` holds; raises JournalError where it holds none."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise JournalError(f"the journal holds no command in one place ({error})") from None
+
+
 def _checksum(*values: object) -> int:
     """Of a row, by value and type."""
     check = 0
@@ -243,12 +397,12 @@ def _checksum(*values: object) -> int:
     return check
 
 
-def _whole(values: tuple[object, ...], checksum: object) -> bool:
+def _is_whole(values: tuple[object, ...], checksum: object) -> bool:
     return _checksum(*values) == checksum
 
 
 def _check(values: tuple[object, ...], checksum: object) -> None:
-    if not _whole(values, checksum):
+    if not _is_whole(values, checksum):
         raise JournalError("the journal is damaged: a row is not what was written")
 
 

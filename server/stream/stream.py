@@ -1,298 +1,215 @@
-"""One stream, for as long as it lives: it outlasts the connections that serve it."""
+"""One stream without I/O: commands in, messages and jobs out.
+
+    Audio ──► ingest ──► session ──► next_job ──► (engine) ──► JobDone, JobFailed
+                            └──────► messages
+
+A stream is a state machine. The same commands at the same times give the same messages and the same jobs:
+a journal of its commands brings it back, and what is live is what is replayed.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import hmac
-import logging
-import traceback
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Iterable
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ... import WhisperStreamError
-from ...streamer.config import StreamConfig
-from ..engine import Engine
-from ..metrics import Metrics
-from ..protocol.errors import CloseCode, ErrorCode, WarningCode
-from ..protocol.messages import Ack, Error, Resumed, Segment, Snapshot, Start, Warning
+from ...streamer.audio.ingest import Ingest
+from ...streamer.commands import (
+    Audio,
+    Command,
+    Configure,
+    EndOfStream,
+    Flush,
+    JobDone,
+    JobFailed,
+    JobStarted,
+    Tick,
+)
+from ...streamer.config import SAMPLE_RATE, StreamConfig
+from ...streamer.events import Done, Event
+from ...streamer.jobs import DecodeJob
+from ..engine import Session
+from ..errors import JournalError
+from ..protocol.errors import ErrorCode
+from ..protocol.messages import Ack, Configured, Error, ServerMessage, Warning
 from .audio_checks import AudioMonitor
-from .commands import Command, Configure, encode_command
-from .journal import Journal
-from .outbox import Mailbox
-from .recording import Recording
-from .runner import StreamBridge, configured, held, say
+from .mapping import to_wire
 
-__all__ = ["Holder", "LiveStream", "StreamJournal", "hash_token", "token_fits", "where"]
+__all__ = ["Stream"]
 
-logger = logging.getLogger(__name__)
+_NOTHING: NDArray[np.float32] = np.zeros(0, np.float32)
 
 
-class Holder(Protocol):
-    """The connection that serves a stream."""
+class Stream:
+    """A session, what feeds it, and the account of what the client sent.
 
-    async def supersede(self) -> None:
-        """Let go of the stream: another connection goes on with it."""
-
-
-class StreamJournal:
-    """One stream's part of the journal; does nothing where there is none.
-
-    Args:
-        limit: bytes of commands, above which the stream goes on without a journal, and is told.
-    """
-
-    def __init__(
-        self, journal: Journal | None, stream_id: str, mailbox: Mailbox, limit: float
-    ) -> None:
-        self._journal = journal
-        self._limit = limit
-        self._size = 0
-        self._stream_id = stream_id
-        self._mailbox = mailbox
-        self._sent = 0  # messages up to here may have been sent
-        self.number = 0  # of the next command
-
-    @property
-    def active(self) -> bool:
-        return self._journal is not None
-
-    def record(self, command: Command) -> None:
-        """Write down a command, before the messages that come of it are numbered."""
-        if self._journal is not None:
-            body = encode_command(command)
-            self._journal.command(self._stream_id, self.number, self._mailbox.seq, body)
-            self.recorded(len(body))
-
-    def recorded(self, size: int) -> None:
-        """One more command is in the journal, now or since an earlier daemon."""
-        self.number += 1
-        self._size += size
-        if self._journal is not None and self._size > self._limit:
-            self._journal.finish_stream(self._stream_id)
-            self._journal = None
-            text = "the stream is too long for the journal: it would not survive a restart any more"
-            self._mailbox.put(Warning(code=WarningCode.JOURNAL_FULL, message=text))
-
-    def segment(self, segment: Segment) -> None:
-        if self._journal is not None:
-            body = msgspec.msgpack.encode(segment)
-            self._journal.segment(self._stream_id, segment.id, body)
-
-    async def throttle(self) -> None:
-        """Wait while the journal is far behind."""
-        if self._journal is not None and self._journal.crowded:
-            await self._journal.durable(self._stream_id)
-
-    async def durable(self) -> None:
-        """Wait until what was recorded is safe, and messages may be sent; raises JournalError if not."""
-        if self._journal is not None:
-            if self._mailbox.seq > self._sent:
-                self._sent = self._mailbox.seq
-                self._journal.sent(self._stream_id, self._sent)
-            await self._journal.durable(self._stream_id)
-
-
-class LiveStream:
-    """A session with its mailbox and the task that runs its jobs.
+    Times are seconds of any clock that never goes back, and that goes on where it stood when a stream is
+    brought back from its journal.
 
     Attributes:
-        holder: the connection that serves it now.
-        expiry: ends the stream if nobody resumes it; set while there is no holder.
-        suspended: the daemon stops, and the stream is to go on in the next one.
-        hear: is shown all audio at 16 kHz; for the daemon's /debug page.
+        config: the options as the client last asked for them.
+        job: the job that is out.
+        now: the time of the latest command.
+        bytes_in: bytes of audio received.
+        controls: ``flush``, ``config`` and ``eos`` messages received.
+        ended: no more audio is taken.
+        heard: samples [n] at 16 kHz that the latest ``Audio`` gave.
     """
 
-    def __init__(
-        self,
-        *,
-        stream_id: str,
-        token_hash: bytes,
-        start: Start,
-        config: StreamConfig,
-        recording: Recording,
-        mailbox: Mailbox,
-        journal: StreamJournal,
-        on_end: Callable[[LiveStream], None],
-    ) -> None:
-        self.id = stream_id
-        self.token_hash = token_hash
-        self.start = start
+    def __init__(self, session: Session, ingest: Ingest, config: StreamConfig) -> None:
         self.config = config
-        self.mailbox = mailbox
-        self.journal = journal
-        self.holder: Holder | None = None
-        self.expiry: asyncio.TimerHandle | None = None
-        self.suspended = False
-        self.hear: Callable[[NDArray[np.float32]], None] | None = None
-        # Closed segments, encoded: the transcript so far.
-        self.segments: list[bytes] = []
-        # None once the stream has ended: its audio is not needed any more.
-        self._recording: Recording | None = recording
-        self._held = Ack(samples=0)
-        self._seconds = 0.0
-        self._on_end = on_end
+        self.job: DecodeJob | None = None
+        self.now = 0.0
+        self.bytes_in = 0
+        self.controls = 0
+        self.ended = False
+        self.heard = _NOTHING
+        self._session = session
+        self._ingest = ingest
         self._monitor = AudioMonitor()
-        self._bridge: StreamBridge | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._waiting = _NOTHING  # samples for which the session had no room yet
+        self._end_requested = False  # the session knows that no more audio comes
+        self._began: float | None = None  # when the first audio came
 
-    def run(self, engine: Engine, metrics: Metrics, others: Callable[[], int]) -> None:
-        """Begin, or go on."""
-        recording = self._recording
-        assert recording is not None
-        recording.record = self.journal.record
-        recording.listen = self._listen
-        self._bridge = StreamBridge(
-            recording,
-            engine,
-            self.mailbox,
-            self.id,
-            self._keep,
-            self.journal.throttle,
-            metrics,
-            others,
-        )
-        self._task = asyncio.create_task(self._pump(self._bridge))
+    @property
+    def room(self) -> int:
+        """Samples that the session takes now."""
+        return self._session.room
 
-    def replay(self, command: Command, seq: int) -> None:
-        """Carry out a command of the journal, before ``run``; raises JournalError."""
-        recording = self._recording
-        assert recording is not None
-        self.mailbox.seq = max(self.mailbox.seq, seq)
-        say(recording.replay(command), recording, self.mailbox, self._keep_encoded)
-        if isinstance(command, Configure):
-            self.config = command.config
-            self.mailbox.put(configured(self.config, recording), lasting=True)
+    @property
+    def pending(self) -> bool:
+        """Whether audio waits for room. While it does, apply no command of the client's."""
+        return self._waiting.size > 0 or self._ingest.has_more
 
     @property
     def finished(self) -> bool:
-        """Whether the stream has ended, well or not."""
-        return self._task is not None and self._task.done()
+        """Whether everything is said."""
+        return self._session.finished
 
     @property
-    def ended(self) -> bool:
-        """Whether no more audio is expected."""
-        return self._recording is None or self._recording.ended
-
-    @property
-    def held(self) -> Ack:
-        """What the server holds of what the client sent."""
-        return self._held if self._recording is None else held(self._recording)
+    def samples_in(self) -> int:
+        """Whole samples received, per channel, at the client's rate."""
+        return self._ingest.samples_in
 
     @property
     def seconds_in(self) -> float:
         """Audio received, in seconds."""
-        if self._recording is not None:
-            self._seconds = self._recording.seconds_in
-        return self._seconds
+        return self._ingest.samples_out / SAMPLE_RATE
 
-    def knows(self, token: str) -> bool:
-        """Whether ``token`` is the stream's; takes the same time for every wrong one."""
-        return token_fits(token, self.token_hash)
+    def ack(self) -> Ack:
+        """Return what was received of what the client sent."""
+        return Ack(samples=self.samples_in, bytes=self.bytes_in, controls=self.controls)
 
-    @property
-    def reader_key(self) -> str:
-        """Lets others read along, and nothing else; the same after a restart."""
-        return hmac.new(self.token_hash, b"watch", "sha256").hexdigest()[:32]
+    def seconds_ahead(self, now: float) -> float:
+        """Return seconds of audio received beyond the time since the first: nobody speaks so fast."""
+        return self.seconds_in - self._speaking_time(now)
 
-    def reads_with(self, key: str) -> bool:
-        """Whether ``key`` is the reader's key; takes the same time for every wrong one."""
-        return hmac.compare_digest(key.encode(), self.reader_key.encode())
+    def apply(self, command: Command, now: float) -> list[ServerMessage]:
+        """Carry out a command, and return the messages that come of it.
 
-    @property
-    def watch_path(self) -> str:
-        return f"/v1/sessions/{self.id}/watch?key={self.reader_key}"
+        Raises JournalError where the session has not the job that a ``JobStarted`` tells of.
+        """
+        self.now = now
+        match command:
+            case Audio(data=data):
+                return self._receive(data)
+            case Flush():
+                self.controls += 1
+                return self._messages(self._session.request(command))
+            case Configure():
+                return self._configure(command)
+            case EndOfStream():
+                self._end_input()
+                return self._feed()
+            case Tick():
+                return self._feed()
+            case JobStarted(samples=samples):
+                job = self.next_job(now)
+                if job is None or len(job.audio) != samples:
+                    raise JournalError("the journal does not fit this version of the daemon")
+                return []
+            case JobDone(result=result):
+                self.job = None
+                return self._messages(self._session.finish_job(result, self._speaking_time(now)))
+            case JobFailed(reason=reason):
+                self.job = None
+                return self._messages(self._session.fail_job(reason, self._speaking_time(now)))
 
-    def snapshot(self) -> Snapshot:
-        """What a reader who joins now has missed."""
-        closed = tuple(msgspec.msgpack.decode(body, type=Segment) for body in self.segments)
-        return self.mailbox.snapshot(closed)
+    def next_job(self, now: float) -> DecodeJob | None:
+        """Return the job to run: the one that is out already, or the session's next; None: none is due.
 
-    def resumed(self) -> Resumed:
-        """The answer to ``resume``."""
-        ack = self.held
-        return Resumed(session=self.id, samples=ack.samples, bytes=ack.bytes, controls=ack.controls)
-
-    async def push(self, data: bytes) -> None:
-        if self._bridge is not None:
-            await self._bridge.push(data)
-
-    def flush(self, flush_id: str) -> None:
-        if self._bridge is not None:
-            self._bridge.flush(flush_id)
-
-    def configure(self, config: StreamConfig) -> None:
-        if self._bridge is not None:
-            self.config = config
-            self._bridge.configure(config)
-
-    def finish(self) -> None:
-        if self._bridge is not None and not self.ended:
-            self._bridge.finish()
-
-    async def abort(self) -> None:
-        """Stop at once, wherever it stands."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        A job that was not out before is a change of state: keep a ``JobStarted`` for a replay.
+        """
+        if self.job is None:
+            self.job = self._session.next_job(self._speaking_time(now))
+            self.now = self.now if self.job is None else now
+        return self.job
 
     def close(self) -> None:
-        """Let go of the audio."""
-        if self._recording is not None:
-            self._held, self._seconds = self.held, self.seconds_in
-            self._recording.close()
-        self._bridge = self._recording = None
+        """Let go of what decodes the client's bytes."""
+        self._ingest.close()
 
-    async def _pump(self, bridge: StreamBridge) -> None:
-        try:
-            await bridge.pump()
-            self.mailbox.close(CloseCode.NORMAL, "done")
-        except WhisperStreamError as error:
-            self._fail(error, str(error))
-        except Exception as error:  # noqa: BLE001 - any bug ends this stream, and no other
-            self._fail(error, "something went wrong in the daemon; its log says where")
-        finally:
-            bridge.close()
-            self.close()
-            self._on_end(self)
+    def _speaking_time(self, now: float) -> float:
+        """Return seconds since the first audio came."""
+        return 0.0 if self._began is None else now - self._began
 
-    def _fail(self, error: Exception, text: str) -> None:
-        logger.error(
-            "event=stream_failed stream=%s task=pump error=%s at=%s",
-            *(self.id, type(error).__name__, where(error)),
+    def _receive(self, data: bytes) -> list[ServerMessage]:
+        if self._began is None:
+            self._began = self.now
+        self.heard = self._ingest.push(data)
+        self.bytes_in += len(data)
+        self._keep(self.heard)
+        found = self._monitor.listen(self.heard)
+        return [*(Warning(code=each.code, message=each.message) for each in found), *self._feed()]
+
+    def _configure(self, command: Configure) -> list[ServerMessage]:
+        self.controls += 1
+        self.config = command.revise(self.config)
+        answer = Configured(
+            time=round(self.seconds_in, 3),
+            language=self.config.language,
+            endpoint_silence=self.config.endpoint_silence,
         )
-        self.mailbox.put(Error(code=ErrorCode.INTERNAL, message=text), lasting=True)
-        self.mailbox.close(CloseCode.INTERNAL_ERROR, ErrorCode.INTERNAL)
+        return [*self._messages(self._session.request(command)), answer]
 
-    def _listen(self, samples: NDArray[np.float32]) -> None:
-        if self.hear is not None:
-            self.hear(samples)
-        for found in self._monitor.listen(samples):
-            self.mailbox.put(Warning(code=found.code, message=found.message))
+    def _end_input(self) -> None:
+        self.controls += 1
+        self.ended = True
+        self._keep(self._ingest.finish())
 
-    def _keep(self, segment: Segment) -> None:
-        self._keep_encoded(segment)
-        self.journal.segment(segment)
+    def _keep(self, samples: NDArray[np.float32]) -> None:
+        waits = self._waiting.size > 0
+        self._waiting = np.concatenate((self._waiting, samples)) if waits else samples
 
-    def _keep_encoded(self, segment: Segment) -> None:
-        self.segments.append(msgspec.msgpack.encode(segment))
+    def _feed(self) -> list[ServerMessage]:
+        """Feed what waits as far as there is room; after the last of it, tell the session of the end."""
+        messages = self._messages(self._hand_over())
+        if self._ingest.error is not None and not self.ended and not self.pending:
+            self._end_input()
+            messages += self._messages(self._hand_over())
+            text = f"{self._ingest.error}; what came before is completed"
+            messages.append(Error(code=ErrorCode.BAD_AUDIO, message=text, fatal=False))
+        if self.ended and not self.pending and not self._end_requested:
+            self._end_requested = True
+            messages += self._messages(self._session.request(EndOfStream()))
+        return messages
 
+    def _hand_over(self) -> list[Event]:
+        if not self._waiting.size and self._ingest.has_more:
+            self._waiting = self._ingest.more()
+        warning = self._ingest.take_warning()
+        events: list[Event] = [] if warning is None else [warning]
+        count = min(self._session.room, self._waiting.size)
+        if count > 0:
+            fed, self._waiting = self._waiting[:count], self._waiting[count:]
+            events += self._session.feed(fed)
+        return events
 
-def hash_token(token: str) -> bytes:
-    """What is stored of a token: whoever reads the journal cannot act for the client."""
-    return hashlib.sha256(token.encode()).digest()
-
-
-def token_fits(token: str, token_hash: bytes) -> bool:
-    """Compare in constant time."""
-    return hmac.compare_digest(hash_token(token), token_hash)
-
-
-def where(error: Exception) -> str:
-    """Where ``error`` was raised. Its own text is not for the log: it may quote what was said."""
-    frames = traceback.extract_tb(error.__traceback__)[-4:]
-    return ",".join(f"{frame.name}:{frame.lineno}" for frame in frames)
+    def _messages(self, events: Iterable[Event]) -> list[ServerMessage]:
+        messages: list[ServerMessage] = []
+        for event in events:
+            if isinstance(event, Done):
+                messages.append(self.ack())
+            messages.append(to_wire(event, self.samples_in))
+        return messages

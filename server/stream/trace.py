@@ -1,4 +1,4 @@
-"""What streams heard and said lately, for the daemon's ``/debug`` page. Off unless ``--debug`` is given.
+"""Traces of what streams heard and said lately, for the daemon's ``/debug`` page. Off unless ``--debug`` is given.
 
 In memory only and bounded: the last two minutes of each of the last few streams, as a waveform and
 words, never the audio itself.
@@ -31,25 +31,20 @@ class Trace:
     """One stream.
 
     Args:
-        seconds_in: tells how much audio the stream has received.
+        clock: seconds; that of ``Debug``.
 
     Attributes:
-        touched: when it last heard or said something, on the clock of ``Debug``.
+        touched: when the stream last heard or said something.
+        revision: grows with every change.
     """
 
-    def __init__(
-        self,
-        stream_id: str,
-        seconds_in: Callable[[], float],
-        model: str,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, stream_id: str, model: str, clock: Callable[[], float]) -> None:
         self.id = stream_id
         self.state = "open"
         self.touched = clock()
         self._clock = clock
-        self.revision = 0  # grows with every change
-        self._seconds_in = seconds_in
+        self.revision = 0
+        self._seconds_in = 0.0  # audio that the stream has received
         self._model = model
         self._peaks: deque[int] = deque(maxlen=KEPT_SECONDS * PEAKS_PER_SECOND)
         self._heard = 0  # samples of whole peaks, from the stream's beginning
@@ -57,13 +52,12 @@ class Trace:
         self._times = StreamTimes(_MOST_WORDS, KEPT_SECONDS)
         self._lag = 0.0
 
-    def heard(self, samples: NDArray[np.float32]) -> None:
-        """Take samples [n] at 16 kHz, in order, cut anywhere."""
-        self._touch()
-        if (
-            not self._heard and not self._rest.size
-        ):  # a restored stream was not heard from its start
-            self._heard = max(0, round(self._seconds_in() * SAMPLE_RATE) - samples.size)
+    def on_audio(self, samples: NDArray[np.float32], seconds_in: float) -> None:
+        """Take samples [n] at 16 kHz, in order, cut anywhere; with them, ``seconds_in`` were received."""
+        self._touch(seconds_in)
+        if not self._heard and not self._rest.size:
+            # a restored stream was not heard from its start
+            self._heard = max(0, round(seconds_in * SAMPLE_RATE) - samples.size)
         audio = np.concatenate((self._rest, samples))
         whole = audio.size // _STEP * _STEP
         loudest = np.abs(audio[:whole]).reshape(-1, _STEP).max(axis=1, initial=0.0)
@@ -71,10 +65,10 @@ class Trace:
         self._rest = audio[whole:].copy()
         self._heard += whole
 
-    def told(self, message: wire.ServerMessage) -> None:
-        """The stream said something."""
-        self._touch()
-        self._times.told(message, self._seconds_in())
+    def on_message(self, message: wire.ServerMessage, seconds_in: float) -> None:
+        """Take what the stream said when ``seconds_in`` of audio had been received."""
+        self._touch(seconds_in)
+        self._times.told(message, seconds_in)
         match message:
             case wire.Lag():
                 self._lag = message.behind
@@ -85,7 +79,7 @@ class Trace:
 
     def snapshot(self) -> dict[str, Any]:
         """The last two minutes, as the page draws them; times in seconds of the stream."""
-        now = self._seconds_in()
+        now = self._seconds_in
         until = self._heard / SAMPLE_RATE
         first = until - len(self._peaks) / PEAKS_PER_SECOND
         words = [word for word in self._times.words if word.end >= first]
@@ -105,7 +99,8 @@ class Trace:
             "summary": self._summary(now, words),
         }
 
-    def _touch(self) -> None:
+    def _touch(self, seconds_in: float) -> None:
+        self._seconds_in = seconds_in
         self.revision += 1
         self.touched = self._clock()
 
@@ -131,9 +126,9 @@ class Debug:
         self._clock = clock
         self._traces: OrderedDict[str, Trace] = OrderedDict()  # oldest first
 
-    def trace(self, stream_id: str, seconds_in: Callable[[], float]) -> Trace:
+    def trace(self, stream_id: str) -> Trace:
         """Begin to follow a stream; the oldest one is forgotten when there are too many."""
-        trace = Trace(stream_id, seconds_in, self._model, self._clock)
+        trace = Trace(stream_id, self._model, self._clock)
         self._traces[stream_id] = trace
         while len(self._traces) > _MOST_STREAMS:
             self._traces.popitem(last=False)

@@ -18,10 +18,10 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 from whisper_stream.server.config import ServerConfig
 from whisper_stream.server.daemon.listener import DaemonServer, bind
+from whisper_stream.server.engine import Session
 from whisper_stream.server.http.app import Hub
 from whisper_stream.server.protocol import messages as wire
 from whisper_stream.server.protocol.codec import codec_for
-from whisper_stream.server.stream.runner import Session
 from whisper_stream.streamer.commands import Configure, EndOfStream, Flush, Request
 from whisper_stream.streamer.config import StreamConfig
 from whisper_stream.streamer.events import (

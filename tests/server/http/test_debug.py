@@ -41,11 +41,14 @@ class Listened:
 
     def __init__(self) -> None:
         self.samples = 0
-        self.trace = Trace("s", lambda: self.samples / 16_000, "tiny", lambda: 0.0)
+        self.trace = Trace("s", "tiny", lambda: 0.0)
 
     def hear(self, samples: np.ndarray[Any, Any]) -> None:
         self.samples += samples.size
-        self.trace.heard(samples.astype(np.float32))
+        self.trace.on_audio(samples.astype(np.float32), self.samples / 16_000)
+
+    def say(self, message: wire.ServerMessage) -> None:
+        self.trace.on_message(message, self.samples / 16_000)
 
 
 def test_words_know_when_they_were_shown_and_committed() -> None:
@@ -53,15 +56,15 @@ def test_words_know_when_they_were_shown_and_committed() -> None:
     second = np.zeros(16_000)
     nut, note = word(" nut", 0.4, 0.8), word(" not,", 0.45, 0.85)
     stream.hear(second)
-    stream.trace.told(wire.Partial(text=" nut", words=(nut,)))
+    stream.say(wire.Partial(text=" nut", words=(nut,)))
     stream.hear(second)
-    stream.trace.told(wire.Partial(text=" Not", words=(word(" Not", 0.5, 0.9),)))
+    stream.say(wire.Partial(text=" Not", words=(word(" Not", 0.5, 0.9),)))
     shown = stream.trace.snapshot()["words"]
     assert [(each["text"], each["shown"], each["committed"]) for each in shown] == [
         (" Not", 2.0, None)
     ]
     stream.hear(second)
-    stream.trace.told(wire.Commit(text=" not,", words=(note,)))
+    stream.say(wire.Commit(text=" not,", words=(note,)))
     snapshot = stream.trace.snapshot()
     assert [(each["shown"], each["committed"]) for each in snapshot["words"]] == [(2.0, 3.0)]
     assert snapshot["summary"]["Committed after"] == "2.15 s (95 %: 2.15 s)"
@@ -79,7 +82,7 @@ def test_the_waveform_is_that_of_the_audio_however_it_is_cut(size: int) -> None:
 def test_only_the_last_minutes_are_kept() -> None:
     stream = Listened()
     early, late = word(" early", 0.1, 0.5), word(" late", 20.0, 20.5)
-    stream.trace.told(wire.Commit(text=" early late", words=(early, late)))
+    stream.say(wire.Commit(text=" early late", words=(early, late)))
     for _ in range(KEPT_SECONDS + 10):
         stream.hear(np.ones(16_000))
     snapshot = stream.trace.snapshot()
@@ -91,14 +94,14 @@ def test_only_the_last_minutes_are_kept() -> None:
 def test_streams_are_forgotten_after_a_while_and_when_there_are_many() -> None:
     now = 0.0
     debug = Debug("tiny", 60.0, lambda: now)
-    debug.trace("old", lambda: 0.0)
+    debug.trace("old")
     now = 50.0
-    debug.trace("new", lambda: 0.0)
+    debug.trace("new")
     assert [each["id"] for each in debug.streams()] == ["new", "old"]
     now = 70.0
     assert debug.find("old") is None and debug.find("new") is not None
     for number in range(40):
-        debug.trace(str(number), lambda: 0.0)
+        debug.trace(str(number))
     assert [each["id"] for each in debug.streams()] == [str(n) for n in range(39, 23, -1)]
 
 

@@ -126,7 +126,7 @@ def test_server_sent_events_and_live_webvtt() -> None:
 
 
 def test_a_reader_who_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whisper_stream.server.http.subscribers.HIGH_WATER", 3)
+    monkeypatch.setattr("whisper_stream.server.stream.outbox.HIGH_WATER", 3)
     engine = ScriptedEngine(word_text=lambda job: " " + "x" * 400_000)
     with daemon(engine) as running, running.connect() as speaker:
         ready = opened(speaker)

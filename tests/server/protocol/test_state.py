@@ -1,4 +1,4 @@
-"""The connection's state machine: frames in, actions out, no sockets."""
+"""The connection's state machine: frames in, outcomes out, no sockets."""
 
 from __future__ import annotations
 
@@ -13,76 +13,70 @@ from whisper_stream.server.protocol.codec import JsonCodec, MsgpackCodec
 from whisper_stream.server.protocol.errors import CloseCode, ErrorCode
 from whisper_stream.server.protocol.messages import Error, Pong, Start, Warning
 from whisper_stream.server.protocol.state import (
-    Action,
-    CloseConnection,
-    FinishStream,
-    FlushStream,
-    OpenStream,
+    Close,
+    Outcome,
     ProtocolState,
-    PushAudio,
     Reply,
     ServerProtocol,
 )
+from whisper_stream.streamer.commands import Audio, EndOfStream, Flush
 
 START = '{"type":"start"}'
 EOS = '{"type":"eos"}'
 
 
 def fresh(languages: tuple[str, ...] = ("en", "de")) -> ServerProtocol:
-    return ServerProtocol(JsonCodec(), languages)
+    return ServerProtocol(JsonCodec(), languages, 0.6)
 
 
 def streaming(start: str = START) -> ServerProtocol:
     protocol = fresh()
-    assert isinstance(protocol.receive_text(start)[0], OpenStream)
+    assert isinstance(protocol.receive(start)[0], Start)
     return protocol
 
 
-def feed(protocol: ServerProtocol, *frames: str | bytes) -> list[Action]:
-    actions: list[Action] = []
+def feed(protocol: ServerProtocol, *frames: str | bytes) -> list[Outcome]:
+    outcomes: list[Outcome] = []
     for frame in frames:
-        if isinstance(frame, str):
-            actions += protocol.receive_text(frame)
-        else:
-            actions += protocol.receive_binary(frame)
-    return actions
+        outcomes += protocol.receive(frame)
+    return outcomes
 
 
-def errors(actions: list[Action]) -> list[tuple[str, str | None, bool]]:
-    replies = [a.message for a in actions if isinstance(a, Reply)]
+def errors(outcomes: list[Outcome]) -> list[tuple[str, str | None, bool]]:
+    replies = [a.message for a in outcomes if isinstance(a, Reply)]
     return [(m.code, m.field, m.fatal) for m in replies if isinstance(m, Error)]
 
 
 def test_a_language_outside_the_allowed_ones_is_an_error() -> None:
     start = '{"type":"start","language":"de","languages":["en"]}'
     protocol = fresh()
-    actions = protocol.receive_text(start)
-    assert errors(actions) == [("invalid_field", "languages", True)]
-    reply = actions[0]
+    outcomes = protocol.receive(start)
+    assert errors(outcomes) == [("invalid_field", "languages", True)]
+    reply = outcomes[0]
     assert isinstance(reply, Reply) and isinstance(reply.message, Error)
     assert "'de'" in reply.message.message
     protocol = streaming('{"type":"start","language":"de","languages":["de","en"]}')
     wrong = '{"type":"config","languages":["en"]}'  # the language is still de
-    assert errors(protocol.receive_text(wrong)) == [("invalid_field", "languages", False)]
+    assert errors(protocol.receive(wrong)) == [("invalid_field", "languages", False)]
     right = '{"type":"config","language":"en","languages":["en"]}'
-    assert errors(protocol.receive_text(right)) == []
+    assert errors(protocol.receive(right)) == []
     again = '{"type":"config","language":"de"}'  # now it is not
-    assert errors(protocol.receive_text(again)) == [("invalid_field", "languages", False)]
-    assert errors(protocol.receive_text('{"type":"config","language":null}')) == []
+    assert errors(protocol.receive(again)) == [("invalid_field", "languages", False)]
+    assert errors(protocol.receive('{"type":"config","language":null}')) == []
 
 
 def test_a_stream_from_start_to_end() -> None:
     protocol = fresh()
-    actions = feed(
+    outcomes = feed(
         protocol, START, b"\0\0", b"", '{"type":"flush","id":"7"}', '{"type":"ping","id":"p"}', EOS
     )
-    assert actions == [
-        OpenStream(start=Start()),
-        PushAudio(data=b"\0\0"),
-        PushAudio(data=b""),
-        FlushStream(id="7"),
+    assert outcomes == [
+        Start(),
+        Audio(data=b"\0\0"),
+        Audio(data=b""),
+        Flush(id="7"),
         Reply(message=Pong(id="p")),
-        FinishStream(),
+        EndOfStream(),
     ]
     assert protocol.state is ProtocolState.DRAINING
 
@@ -121,11 +115,11 @@ FATAL_BEFORE_START: list[tuple[str | bytes, ErrorCode, str | None, CloseCode]] =
 def test_an_english_model_knows_which_codes_are_none(codes: str) -> None:
     english = fresh(())
     start = f'{{"type":"start","languages":{codes}}}'
-    assert errors(english.receive_text(start)) == [("invalid_field", "languages", True)]
+    assert errors(english.receive(start)) == [("invalid_field", "languages", True)]
     english = fresh(())
-    english.receive_text('{"type":"start","languages":["en","de"]}')
+    english.receive('{"type":"start","languages":["en","de"]}')
     config = f'{{"type":"config","languages":{codes}}}'
-    assert errors(english.receive_text(config)) == [("invalid_field", "languages", False)]
+    assert errors(english.receive(config)) == [("invalid_field", "languages", False)]
 
 
 @pytest.mark.parametrize(("frame", "code", "field", "close"), FATAL_BEFORE_START)
@@ -133,9 +127,9 @@ def test_a_bad_beginning_is_fatal(
     frame: str | bytes, code: ErrorCode, field: str | None, close: CloseCode
 ) -> None:
     protocol = fresh()
-    actions = feed(protocol, frame)
-    assert errors(actions) == [(code, field, True)]
-    assert actions[1:] == [CloseConnection(code=close, reason=code)]
+    outcomes = feed(protocol, frame)
+    assert errors(outcomes) == [(code, field, True)]
+    assert outcomes[1:] == [Close(code=close, reason=code)]
     assert protocol.state is ProtocolState.CLOSED
     assert feed(protocol, START, b"\0\0", EOS) == []
 
@@ -148,7 +142,7 @@ def test_a_bad_beginning_is_fatal(
     ],
 )
 def test_a_bad_start_is_told_what_is_accepted(text: str, accepted: str) -> None:
-    reply = fresh().receive_text(text)[0]
+    reply = fresh().receive(text)[0]
     assert isinstance(reply, Reply) and isinstance(reply.message, Error)
     assert accepted in reply.message.message
 
@@ -162,10 +156,10 @@ def test_a_bad_start_is_told_what_is_accepted(text: str, accepted: str) -> None:
     ],
 )
 def test_an_english_model_takes_english_only(fields: str, field: str) -> None:
-    actions = fresh(languages=()).receive_text(f'{{"type":"start",{fields}}}')
-    assert errors(actions) == [(ErrorCode.INVALID_FIELD, field, True)]
-    opened = fresh(languages=()).receive_text('{"type":"start","language":"en"}')
-    assert opened == [OpenStream(start=Start(language="en"))]
+    outcomes = fresh(languages=()).receive(f'{{"type":"start",{fields}}}')
+    assert errors(outcomes) == [(ErrorCode.INVALID_FIELD, field, True)]
+    opened = fresh(languages=()).receive('{"type":"start","language":"en"}')
+    assert opened == [Start(language="en")]
 
 
 @pytest.mark.parametrize(
@@ -182,13 +176,13 @@ def test_a_mistake_in_the_stream_does_not_end_it(
 ) -> None:
     protocol = streaming()
     assert errors(feed(protocol, frame)) == [(code, field, False)]
-    assert feed(protocol, b"\0\0") == [PushAudio(data=b"\0\0")]
+    assert feed(protocol, b"\0\0") == [Audio(data=b"\0\0")]
 
 
 def test_an_unknown_message_before_start_is_not_fatal() -> None:
     protocol = fresh()
     assert errors(feed(protocol, '{"type":"sing"}')) == [("unknown_message", "type", False)]
-    assert feed(protocol, START) == [OpenStream(start=Start())]
+    assert feed(protocol, START) == [Start()]
 
 
 @pytest.mark.parametrize(
@@ -196,9 +190,9 @@ def test_an_unknown_message_before_start_is_not_fatal() -> None:
     ["AAAA", '"AAAA"', '{"type":"audio","data":"AAAA"}', base64.b64encode(bytes(9)).decode()],
 )
 def test_text_where_audio_is_due_is_fatal(frame: str) -> None:
-    actions = feed(streaming(), frame)
-    assert errors(actions) == [(ErrorCode.TEXT_FRAME, None, True)]
-    assert isinstance(actions[1], CloseConnection)
+    outcomes = feed(streaming(), frame)
+    assert errors(outcomes) == [(ErrorCode.TEXT_FRAME, None, True)]
+    assert isinstance(outcomes[1], Close)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +205,7 @@ def test_text_where_audio_is_due_is_fatal(frame: str) -> None:
     ],
 )
 def test_msgpack_takes_maps_only(frame: Any, code: ErrorCode) -> None:
-    protocol = ServerProtocol(MsgpackCodec(), ("en",))
+    protocol = ServerProtocol(MsgpackCodec(), ("en",), 0.6)
     feed(protocol, msgpack.packb({"type": "start"}))
     assert errors(feed(protocol, frame)) == [(code, None, True)]
 
@@ -227,54 +221,54 @@ def test_after_eos_only_pings_are_answered() -> None:
 @pytest.mark.parametrize("end", [EOS, '{"type":"flush","id":"f"}'])
 def test_odd_bytes_warn_once_and_count_as_an_error_if_left(end: str) -> None:
     protocol = streaming('{"type":"start","encoding":"f32le","channels":2}')
-    actions = feed(protocol, bytes(5), bytes(2), end)
-    warnings = [a for a in actions if isinstance(a, Reply) and isinstance(a.message, Warning)]
+    outcomes = feed(protocol, bytes(5), bytes(2), end)
+    warnings = [a for a in outcomes if isinstance(a, Reply) and isinstance(a.message, Warning)]
     assert [w.message.code for w in warnings if isinstance(w.message, Warning)] == ["odd_bytes"]
-    assert errors(actions) == [(ErrorCode.ODD_BYTES, None, False)]
-    complaint = actions[-2]
+    assert errors(outcomes) == [(ErrorCode.ODD_BYTES, None, False)]
+    complaint = outcomes[-2]
     assert isinstance(complaint, Reply) and isinstance(complaint.message, Error)
     assert "7 of the 8 bytes" in complaint.message.message
-    assert isinstance(actions[-1], (FinishStream, FlushStream))
+    assert isinstance(outcomes[-1], (EndOfStream, Flush))
 
 
 def test_odd_bytes_made_whole_are_no_error() -> None:
-    actions = feed(streaming(), bytes(3), bytes(1), EOS)
-    assert errors(actions) == []
-    assert b"".join(a.data for a in actions if isinstance(a, PushAudio)) == bytes(4)
+    outcomes = feed(streaming(), bytes(3), bytes(1), EOS)
+    assert errors(outcomes) == []
+    assert b"".join(a.data for a in outcomes if isinstance(a, Audio)) == bytes(4)
 
 
 def test_a_stop_finishes_the_stream_and_ignores_what_comes_late() -> None:
     protocol = streaming()
     warning, finish = protocol.stop()
     assert isinstance(warning, Reply) and isinstance(warning.message, Warning)
-    assert warning.message.code == "shutting_down" and finish == FinishStream()
+    assert warning.message.code == "shutting_down" and finish == EndOfStream()
     assert feed(protocol, b"\0\0", EOS) == [] and protocol.stop() == []
 
 
 def test_a_stop_before_start_closes() -> None:
     protocol = fresh()
-    close = CloseConnection(code=CloseCode.SERVICE_RESTART, reason="shutting_down")
+    close = Close(code=CloseCode.SERVICE_RESTART, reason="shutting_down")
     assert protocol.stop()[1:] == [close]
     assert protocol.state is ProtocolState.CLOSED
 
 
 def test_fail_closes_once() -> None:
     protocol = streaming()
-    actions = protocol.fail(ErrorCode.INTERNAL, "broken", CloseCode.INTERNAL_ERROR)
-    assert errors(actions) == [("internal", None, True)]
+    outcomes = protocol.fail(ErrorCode.INTERNAL, "broken", CloseCode.INTERNAL_ERROR)
+    assert errors(outcomes) == [("internal", None, True)]
     assert protocol.fail(ErrorCode.INTERNAL, "again", CloseCode.INTERNAL_ERROR) == []
 
 
 @given(st.lists(st.sampled_from([START, EOS, "x", '{"type":"flush"}', '{"a":1}']) | st.binary()))
 def test_any_frames_keep_the_contract(frames: list[str | bytes]) -> None:
     """At most one open, before any audio; nothing but replies after the finish; a close is last."""
-    actions = feed(fresh(), *frames)
-    kinds = [type(action) for action in actions]
-    assert kinds.count(OpenStream) <= 1 and kinds.count(FinishStream) <= 1
-    for kind in (PushAudio, FlushStream, FinishStream):
+    outcomes = feed(fresh(), *frames)
+    kinds = [type(outcome) for outcome in outcomes]
+    assert kinds.count(Start) <= 1 and kinds.count(EndOfStream) <= 1
+    for kind in (Audio, Flush, EndOfStream):
         if kind in kinds:
-            assert OpenStream in kinds[: kinds.index(kind)]
-    if FinishStream in kinds:
-        after = kinds[kinds.index(FinishStream) + 1 :]
-        assert set(after) <= {Reply, CloseConnection}
-    assert CloseConnection not in kinds[:-1]
+            assert Start in kinds[: kinds.index(kind)]
+    if EndOfStream in kinds:
+        after = kinds[kinds.index(EndOfStream) + 1 :]
+        assert set(after) <= {Reply, Close}
+    assert Close not in kinds[:-1]

@@ -10,10 +10,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from whisper_stream.server.config import ServerConfig
 from whisper_stream.server.errors import JournalError
-from whisper_stream.server.stream.journal import Journal, StreamRow
-from whisper_stream.server.stream.registry import Archive
+from whisper_stream.server.stream.journal import CommandRow, Journal, StreamJournal, StreamRow
+from whisper_stream.streamer.commands import Flush
 
 
 @contextmanager
@@ -23,7 +22,11 @@ def journal(path: Path, now: float = 1000.0) -> Iterator[Journal]:
 
 
 def row(name: str, done: int = 0) -> StreamRow:
-    return StreamRow(name, b"hash", "tiny.en", b"start", b"config", 0.0, done)
+    return StreamRow(name, b"hash", "tiny.en", b"start", b"config", done=done)
+
+
+def command(number: int, body: bytes, seq: int = 0) -> CommandRow:
+    return CommandRow(number, seq, number / 2, body)
 
 
 def test_what_is_durable_is_there_for_the_next_daemon(tmp_path: Path) -> None:
@@ -31,12 +34,12 @@ def test_what_is_durable_is_there_for_the_next_daemon(tmp_path: Path) -> None:
         with journal(tmp_path / "j") as first:
             first.open_stream(row("a"))
             for number in range(50):
-                first.command("a", number, number + 7, bytes([number]))
+                first.command("a", command(number, bytes([number]), number + 7))
             first.segment("a", 1, b"one")
             await first.durable("a")
             with journal(tmp_path / "j") as second:  # the first has not been closed
-                assert second.streams() == [row("a")._replace(touched=1000.0)]
-                expected = [(number, number + 7, bytes([number])) for number in range(50)]
+                assert second.streams() == [row("a")._replace(opened=1000.0, touched=1000.0)]
+                expected = [command(number, bytes([number]), number + 7) for number in range(50)]
                 assert list(second.commands("a")) == expected
                 assert second.segments("a") == [b"one"]
 
@@ -52,7 +55,7 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
 def test_a_finished_stream_keeps_only_its_text(tmp_path: Path) -> None:
     with journal(tmp_path / "j") as opened:
         opened.open_stream(row("a"))
-        opened.command("a", 0, 0, b"audio")
+        opened.command("a", command(0, b"audio"))
         opened.segment("a", 1, b"one")
         opened.finish_stream("a")
     with journal(tmp_path / "j") as opened:
@@ -86,41 +89,36 @@ def test_a_later_version_and_a_missing_folder_are_refused(tmp_path: Path) -> Non
 def test_a_write_that_fails_is_told_to_its_stream_only(tmp_path: Path) -> None:
     async def scenario() -> None:
         with journal(tmp_path / "j") as opened:
-            opened.command("a", 0, 0, b"x")
+            opened.command("a", command(0, b"x"))
             await opened.durable("a")
-            opened.command("a", 0, 0, b"again")  # breaks the key, as a full disk would the write
+            opened.command(
+                "a", command(0, b"again")
+            )  # breaks the key, as a full disk would the write
             with pytest.raises(JournalError, match="could not be written"):
                 await opened.durable("a")
-            opened.command("b", 0, 0, b"y")
+            opened.command("b", command(0, b"y"))
             await opened.durable("b")
             assert len(list(opened.commands("b"))) == 1
 
     asyncio.run(scenario())
 
 
-def test_retention_is_bounded_in_time_and_number(tmp_path: Path) -> None:
-    config = ServerConfig(retain_seconds=100, retain_sessions=3)
-    for age, names in ((500.0, "ab"), (50.0, "cdefg")):
-        with journal(tmp_path / "j", 1000.0 - age) as opened:
-            for name in names:
-                opened.open_stream(row(name, done=1))
+def test_a_stream_too_long_for_it_is_told_so_once_and_leaves_it(tmp_path: Path) -> None:
     with journal(tmp_path / "j") as opened:
-        opened.open_stream(row("open"))
-        asyncio.run(opened.durable("open"))
-        Archive(opened, config, lambda: 0.0).sweep_journal()
+        opened.open_stream(row("a"))
+        stream = StreamJournal(opened, "a", limit=100)
+        told = [stream.record(Flush(id="x" * 40), 0.0, 0) for _ in range(4)]
+    assert told == [True, False, True, True] and not stream.active and not stream.finish()
     with journal(tmp_path / "j") as opened:
-        left = {each.id for each in opened.streams()}
-    assert "open" in left and len(left) == 4 and left <= set("cdefg") | {"open"}
+        assert list(opened.commands("a")) == []
 
 
-def test_transcripts_in_memory_are_bounded_too() -> None:
-    now = [0.0]
-    config = ServerConfig(retain_seconds=10, retain_sessions=2)
-    archive = Archive(None, config, lambda: now[0])
-    for name in "abc":
-        archive.keep(name, b"hash", [name.encode()])
-    assert archive.find("a") is None and len(archive) == 2
-    found = archive.find("c")
-    assert found is not None and found.segments == [b"c"]
-    now[0] = 10.0
-    assert archive.find("c") is None and len(archive) == 0
+def test_without_a_journal_nothing_is_waited_for() -> None:
+    stream = StreamJournal(None, "a", limit=0)
+    assert stream.record(Flush(), 0.0, 0) and not stream.active
+
+    async def wait() -> None:
+        await stream.throttle()
+        await stream.durable(7)
+
+    asyncio.run(wait())

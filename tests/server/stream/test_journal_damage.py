@@ -9,19 +9,19 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from whisper_stream.server.errors import JournalError
-from whisper_stream.server.protocol.messages import Start
-from whisper_stream.server.stream.journal import Journal
-from whisper_stream.server.stream.outbox import Mailbox
-from whisper_stream.server.stream.recording import Recording
-from whisper_stream.server.stream.restoring import restored, row_of
-from whisper_stream.server.stream.runner import say
-from whisper_stream.server.stream.stream import LiveStream, StreamJournal
+from whisper_stream.server.protocol.messages import Segment, ServerMessage
+from whisper_stream.server.stream.journal import Journal, StreamJournal, StreamRow
+from whisper_stream.server.stream.outbox import Outbox
+from whisper_stream.server.stream.stream import Stream
 from whisper_stream.streamer.audio.ingest import PcmIngest
+from whisper_stream.streamer.commands import Audio, Command, JobDone, JobStarted
 from whisper_stream.streamer.config import StreamConfig
+from whisper_stream.streamer.jobs import DecodeJob
 
 from ...helpers.scripted import FakeDecoder, make_session, pcm16, scripted
 
@@ -38,53 +38,65 @@ class Written:
     sent: dict[str, int] = field(default_factory=dict)  # number of the last message
 
 
-def live_stream(
-    journal: Journal, stream_id: str, token_hash: bytes, config: StreamConfig, mailbox: Mailbox
-) -> LiveStream:
-    mailbox.keep = True
-    return LiveStream(
-        stream_id=stream_id,
-        token_hash=token_hash,
-        start=Start(resume=True),
-        config=config,
-        recording=Recording(make_session(config), PcmIngest("s16le", 16_000, 1)),
-        mailbox=mailbox,
-        journal=StreamJournal(journal, stream_id, mailbox, 1e9),
-        on_end=lambda stream: None,
-    )
+class Live:
+    """What a daemon holds of one stream, driven without an event loop's help."""
 
+    def __init__(self, journal: Journal, name: str) -> None:
+        self.stream = Stream(make_session(CONFIG), PcmIngest("s16le", 16_000, 1), CONFIG)
+        self.outbox = Outbox(keep=True)
+        self.journal = StreamJournal(journal, name, 1e9)
+        self.segments: list[bytes] = []
 
-def state(stream: LiveStream) -> State:
-    words = tuple(word.text for word in stream.mailbox.snapshot(()).words)
-    return list(stream.segments), words
+    def apply(self, command: Command, now: float) -> None:
+        messages = self.stream.apply(command, now)
+        self.journal.record(command, now, self.outbox.seq)
+        for message in messages:
+            self.publish(message)
+            if isinstance(message, Segment):
+                self.journal.keep(message)
+
+    def next_job(self, now: float) -> DecodeJob | None:
+        job = self.stream.next_job(now)
+        if job is not None:
+            self.journal.record(JobStarted(samples=len(job.audio)), now, self.outbox.seq)
+        return job
+
+    def replay(self, sent: int) -> None:
+        for seq, _, messages in self.journal.replay(self.stream):
+            self.outbox.seq = max(self.outbox.seq, seq)
+            for message in messages:
+                self.publish(message)
+        self.outbox.seq = max(self.outbox.seq, sent)
+
+    def publish(self, message: ServerMessage) -> None:
+        self.outbox.publish(message)
+        if isinstance(message, Segment):
+            self.segments.append(msgspec.msgpack.encode(message))
+
+    @property
+    def state(self) -> State:
+        return list(self.segments), tuple(word.text for word in self.outbox.snapshot(()).words)
 
 
 async def speak(journal: Journal, written: Written, name: str, first_word: int) -> None:
     """One stream, open at the end, in several transactions."""
-    mailbox = Mailbox()
-    stream = live_stream(journal, name, b"hash", CONFIG, mailbox)
-    recording = Recording(make_session(CONFIG), PcmIngest("s16le", 16_000, 1))
-    recording.record = stream.journal.record
-    journal.open_stream(row_of(stream, "tiny.en"))
-    states = written.states.setdefault(name, [state(stream)])
-
-    def keep(segment: object) -> None:
-        stream._keep(segment)  # type: ignore[arg-type]
-
+    live = Live(journal, name)
+    journal.open_stream(StreamRow(name, b"hash", "tiny.en", b"start", b"config"))
+    states = written.states.setdefault(name, [live.state])
     decode, now = FakeDecoder(), 0.0
     data = pcm16(scripted(([0.1] * 5 + [1.5]) * 4, first_word=first_word).audio)
     for at in range(0, len(data), 9_600):
-        say(recording.push(data[at : at + 9_600]), recording, mailbox, keep)
-        states.append(state(stream))
+        live.apply(Audio(data=data[at : at + 9_600]), now)
+        states.append(live.state)
         now += 0.3
-        while (job := recording.next_job(now)) is not None:
-            states.append(state(stream))
-            say(recording.finish_job(decode(job), now), recording, mailbox, keep)
-            states.append(state(stream))
+        while (job := live.next_job(now)) is not None:
+            states.append(live.state)
+            live.apply(JobDone(result=decode(job)), now)
+            states.append(live.state)
         if at % 5 == 0:
-            await stream.journal.durable()
-    await stream.journal.durable()
-    written.sent[name] = mailbox.seq
+            await live.journal.durable(live.outbox.seq)
+    await live.journal.durable(live.outbox.seq)
+    written.sent[name] = live.outbox.seq
 
 
 @pytest.fixture(scope="module")
@@ -109,27 +121,22 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return result
 
 
-def recover(path: Path, written: Written) -> dict[str, LiveStream]:
+def recover(path: Path, written: Written) -> dict[str, Live]:
     """What the next daemon makes of it; each stream must be as it was at some time."""
-    found: dict[str, LiveStream] = {}
+    found: dict[str, Live] = {}
     with closing(Journal(path)) as journal:
         for row in journal.streams():
-
-            def make(
-                stream_id: str, token_hash: bytes, start: Start, config: StreamConfig, box: Mailbox
-            ) -> LiveStream:
-                return live_stream(journal, stream_id, token_hash, config, box)
-
+            live = Live(journal, row.id)
             segments, _ = written.states[row.id][-1]
             try:
                 kept = journal.segments(row.id)
                 assert kept == segments[: len(kept)]
-                stream = restored(row, journal, "tiny.en", make)
+                live.replay(row.sent)
             except JournalError as error:
                 assert "\n" not in str(error) and str(error)
                 continue
-            found[row.id] = stream
-            assert state(stream) == written.states[row.id][stream.journal.number]
+            found[row.id] = live
+            assert live.state == written.states[row.id][live.journal.number]
     return found
 
 
@@ -139,8 +146,8 @@ def test_an_undamaged_one_is_all_there(written: Written, tmp_path: Path) -> None
     found = recover(tmp_path / "j", written)
     assert set(found) == {"a", "b", "a2"}
     for name, stream in found.items():
-        assert state(stream) == written.states[name][-1] and state(stream)[0]
-        assert stream.mailbox.seq >= written.sent[name]
+        assert stream.state == written.states[name][-1] and stream.state[0]
+        assert stream.outbox.seq >= written.sent[name]
 
 
 def test_a_lost_end_is_noticed(written: Written, tmp_path: Path) -> None:
@@ -149,9 +156,9 @@ def test_a_lost_end_is_noticed(written: Written, tmp_path: Path) -> None:
     log = tmp_path / "j-wal"
     log.write_bytes(log.read_bytes()[: log.stat().st_size // 4])
     found = recover(tmp_path / "j", written)
-    assert state(found["a"]) == written.states["a"][-1]
+    assert found["a"].state == written.states["a"][-1]
     assert 0 < found["b"].journal.number < len(written.states["b"]) - 1
-    assert found["b"].mailbox.seq < written.sent["b"]
+    assert found["b"].outbox.seq < written.sent["b"]
 
 
 @settings(
@@ -203,5 +210,5 @@ def test_whatever_the_damage_nothing_else_is_said(
         shutil.rmtree(folder, ignore_errors=True)
     for name, stream in found.items():
         # whoever has seen the last message either finds all of the stream, or is refused
-        if stream.mailbox.seq >= written.sent[name]:
-            assert state(stream) == written.states[name][-1]
+        if stream.outbox.seq >= written.sent[name]:
+            assert stream.state == written.states[name][-1]
