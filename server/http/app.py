@@ -240,7 +240,7 @@ class Hub:
         while True:
             now = loop.time()
             sample = LoadSample(
-                live=self._real_time.live_share(now, self.streams.heard()),
+                live=self._real_time.live_share(now, self.streams.seconds_in()),
                 turnaround=self.metrics.turnarounds.take(),
             )
             self._admission.observe(now, self._engine.statistics(), self._open[0], sample)

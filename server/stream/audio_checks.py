@@ -1,4 +1,4 @@
-"""Is something wrong with a client's audio? Levels, offset, and what the spectrum gives away."""
+"""Checks of a client's audio: levels, offset, and signs in the spectrum of a wrong format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["AudioMonitor", "Suspicion"]
 _WINDOW = 4 * SAMPLE_RATE  # samples looked at together
 _QUIET_WINDOWS = 3  # in a row
 _NEW_WINDOWS = 15  # of which each one's spectrum is looked at; what is declared wrongly shows early
-_SELDOM = 4  # later, one in so many: spectra cost more than all else here
+_SELDOM = 4  # later, one window in four: spectra cost more than all else here
 _QUIET_PEAK = 0.002  # -54 dB of full scale
 _CLIPPED = 0.999
 _CLIPPED_SHARE = 0.005  # of the samples
@@ -28,14 +28,14 @@ _NOISE_RMS, _NOISE_FLATNESS = 0.15, 0.5  # loud and white: bytes taken for the w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """What a ``warning`` will say."""
+    """The text of a ``warning``."""
 
     code: WarningCode
     message: str
 
 
 class AudioMonitor:
-    """Looks at all audio of a stream, in windows of four seconds; says each thing once."""
+    """A monitor of all audio of a stream, in windows of four seconds; reports each fault once."""
 
     def __init__(self) -> None:
         self._held: list[NDArray[np.float32]] = []
@@ -85,7 +85,7 @@ class AudioMonitor:
 
 
 def _spectrum(window: NDArray[np.float32]) -> tuple[float, float]:
-    """How flat the mean spectrum is (1: white), and the share of its power above ``_LOW_HERTZ``."""
+    """Return the flatness of the mean spectrum (1: white), and its share of power above ``_LOW_HERTZ``."""
     frames = window[: len(window) - len(window) % _FRAME].reshape(-1, _FRAME)  # [n] -> [f, 512]
     power = (np.abs(np.fft.rfft(frames * np.hanning(_FRAME))) ** 2).mean(axis=0)[2:] + 1e-12
     flatness = float(np.exp(np.log(power).mean()) / power.mean())

@@ -93,9 +93,14 @@ class _Operation(NamedTuple):
 
 
 class Journal:
-    """Owned by one event loop. ``durable`` tells when what was written before is safe.
+    """The journal's file, written by a thread and owned by one event loop.
 
-    Raises JournalError when the file cannot be opened or is no journal.
+    Writing returns at once; ``durable`` waits until all that was written before is safe.
+
+    Args:
+        clock: seconds since 1970.
+
+    Raises JournalError when the file cannot be opened, or is not a journal of this version.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
@@ -137,17 +142,18 @@ class Journal:
         statement = "INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)"
         self._add(stream, statement, (*values, _checksum(*values)))
 
-    def sent(self, stream: str, seq: int) -> None:
-        """Messages up to ``seq`` may be sent once this is ``durable``."""
+    def mark_sent(self, stream: str, seq: int) -> None:
+        """Note that messages up to ``seq`` may be sent, once this is ``durable``."""
         self._add(stream, "UPDATE streams SET sent = ? WHERE id = ?", (seq, stream))
 
     def finish_stream(self, stream: str) -> None:
-        """The stream is complete: its audio goes, its transcript stays."""
+        """Delete the commands of a complete stream, its audio with them; its transcript stays."""
         self._add(stream, "DELETE FROM commands WHERE stream = ?", (stream,))
         values = (self._clock(), stream)
         self._add(stream, "UPDATE streams SET done = 1, touched = ? WHERE id = ?", values)
 
     def delete_stream(self, stream: str) -> None:
+        """Delete all there is of a stream."""
         for table, column in (("commands", "stream"), ("segments", "stream"), ("streams", "id")):
             self._add(stream, f"DELETE FROM {table} WHERE {column} = ?", (stream,))
 
@@ -163,7 +169,7 @@ class Journal:
 
     @property
     def crowded(self) -> bool:
-        """Whether so much waits to be written that streams should wait too."""
+        """True while so much waits to be written that streams should wait too."""
         return self._waiting_bytes > MOST_WAITING
 
     async def durable(self, stream: str) -> None:
@@ -189,7 +195,7 @@ class Journal:
         self._database.close()
 
     def now(self) -> float:
-        """The time by which ``touched`` is measured."""
+        """Return the time, as ``opened`` and ``touched`` are measured."""
         return self._clock()
 
     # Reading, from any thread
@@ -294,7 +300,7 @@ class StreamJournal:
 
     @property
     def active(self) -> bool:
-        """Whether the stream would survive the end of the daemon."""
+        """True while the stream would survive the end of the daemon."""
         return self._journal is not None
 
     def record(self, command: Command, now: float, seq: int) -> bool:
@@ -341,7 +347,7 @@ class StreamJournal:
         if self._journal is not None:
             if seq > self._sent:
                 self._sent = seq
-                self._journal.sent(self._stream_id, seq)
+                self._journal.mark_sent(self._stream_id, seq)
             await self._journal.durable(self._stream_id)
 
     def replay(self, stream: Stream) -> list[Replayed]:
@@ -389,7 +395,7 @@ def decode_command(body: bytes) -> Command:
 
 
 def _checksum(*values: object) -> int:
-    """Of a row, by value and type."""
+    """Return the checksum of a row's values and their types."""
     check = 0
     for value in values:
         data = value if isinstance(value, bytes) else repr(value).encode()
@@ -430,7 +436,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _why(path: Path, error: Exception) -> str:
-    """What is wrong with the file, in brackets, and what to do."""
+    """Return the fault of the file, in brackets, and what to do."""
     folder = path.parent
     if path.is_dir():
         return "(it is a folder); name a file in it"

@@ -1,4 +1,4 @@
-"""What a stream says, as messages of the wire."""
+"""Translation of a session's events into messages of the wire."""
 
 from __future__ import annotations
 

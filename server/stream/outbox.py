@@ -214,7 +214,7 @@ class Outbox:
 
     @property
     def readers(self) -> int:
-        """How many read along."""
+        """The number of those who read along."""
         return len(self._readers)
 
     def join(self, segments: tuple[Segment, ...]) -> SendQueue:

@@ -71,7 +71,7 @@ class Streams:
         """Streams that are open, with a connection or without."""
         return sum(not stream.finished for stream in self._live.values())
 
-    def heard(self) -> dict[str, float]:
+    def seconds_in(self) -> dict[str, float]:
         """Return the seconds of audio that each open stream has received, by its id."""
         return {s.id: s.seconds_in for s in self._live.values() if not s.finished}
 
@@ -227,7 +227,7 @@ class Streams:
             logger.info("event=streams_recovered streams=%d", len(self._rows))
             loop = asyncio.get_running_loop()
             self._recovery_timer = loop.call_later(
-                self._config.resume_seconds, self._expire_recovered
+                self._config.resume_seconds, self._start_expiring
             )
 
     async def close(self) -> None:
@@ -359,10 +359,10 @@ class Streams:
         else:
             runner.finish()
 
-    def _expire_recovered(self) -> None:
-        self._expiring = asyncio.create_task(self._complete_recovered())
+    def _start_expiring(self) -> None:
+        self._expiring = asyncio.create_task(self._expire_rows())
 
-    async def _complete_recovered(self) -> None:
+    async def _expire_rows(self) -> None:
         for stream_id in list(self._rows):
             runner = await self._bring_back(stream_id)
             if runner is not None and runner.holder is None and runner.expiry is not None:

@@ -63,7 +63,7 @@ class Holder(Protocol):
 
 
 class StreamRunner:
-    """One stream for as long as it lives: it outlasts the connections that serve it.
+    """A stream at work, for as long as it lives: it outlasts the connections that serve it.
 
     All of it belongs to the event loop. ``feed`` is called by one connection at a time; a task of its own
     runs the jobs, one at a time, until the stream is finished.
@@ -134,12 +134,12 @@ class StreamRunner:
 
     @property
     def finished(self) -> bool:
-        """Whether the stream has ended, well or not."""
+        """True once the stream has ended, well or not."""
         return self._task is not None and self._task.done()
 
     @property
     def ended(self) -> bool:
-        """Whether no more audio is expected."""
+        """True once no more audio is expected."""
         return self._stream is None or self._stream.ended
 
     @property
@@ -196,7 +196,7 @@ class StreamRunner:
     async def feed(self, command: ClientCommand) -> None:
         """Apply what the client asks for, as soon as there is room; never drops any audio."""
         for piece in _pieces(command):
-            await self._until_fed()  # what an earlier connection left is first
+            await self._wait_for_room()  # what an earlier connection left is first
             if self.ended:
                 return
             self._apply(piece)
@@ -205,7 +205,7 @@ class StreamRunner:
             if isinstance(piece, Audio):
                 if piece is not command:
                     await asyncio.sleep(0)
-                await self._until_fed()
+                await self._wait_for_room()
 
     def finish(self) -> None:
         """Take no more audio: what was received is completed."""
@@ -218,7 +218,7 @@ class StreamRunner:
         if self._trace is not None:
             self._trace.on_message(message, self.seconds_in)
 
-    async def _until_fed(self) -> None:
+    async def _wait_for_room(self) -> None:
         while self._stream is not None and self._stream.pending:
             self._space.clear()
             self._changed.set()

@@ -79,12 +79,12 @@ class Stream:
 
     @property
     def pending(self) -> bool:
-        """Whether audio waits for room. While it does, apply no command of the client's."""
+        """True while audio waits for room. Until it is fed, apply no command of the client's."""
         return self._waiting.size > 0 or self._ingest.has_more
 
     @property
     def finished(self) -> bool:
-        """Whether everything is said."""
+        """True once everything is said."""
         return self._session.finished
 
     @property

@@ -136,6 +136,7 @@ class Debug:
         return trace
 
     def forget(self, stream_id: str) -> None:
+        """Drop the trace of a stream."""
         self._traces.pop(stream_id, None)
 
     def streams(self) -> list[dict[str, str]]:
@@ -145,6 +146,7 @@ class Debug:
         return [{"id": trace.id, "state": trace.state} for trace in newest]
 
     def find(self, stream_id: str) -> Trace | None:
+        """Return the trace of a stream; None: there is none, or it is too old."""
         self.sweep()
         return self._traces.get(stream_id)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -263,6 +265,20 @@ def daemon(engine: ScriptedEngine | None = None, **options: Any) -> Iterator[Dae
         engine.close()
         sock.close()
         assert not thread.is_alive()
+
+
+@contextmanager
+def full_disk(journal: Path, table: str) -> Iterator[None]:
+    """Let nothing more be written to a table of the journal, as if the disk were full."""
+    with closing(sqlite3.connect(journal, timeout=30)) as database:
+        database.execute(
+            f"CREATE TRIGGER full BEFORE INSERT ON {table} "
+            "BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+        )
+        database.commit()
+        yield
+        database.execute("DROP TRIGGER full")
+        database.commit()
 
 
 def speech(seconds: float, seed: int = 0) -> bytes:

@@ -7,7 +7,6 @@ import urllib.error
 import urllib.request
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from whisper_stream.server.metrics import Histogram, Metrics
@@ -15,7 +14,7 @@ from whisper_stream.server.protocol import messages as wire
 from whisper_stream.server.stream.journal import Journal
 from whisper_stream.streamer.jobs import DecodeJob
 
-from ...helpers.server_rig import Daemon, ScriptedEngine, daemon, speech
+from ...helpers.server_rig import Daemon, ScriptedEngine, daemon, full_disk, speech
 
 
 def get(running: Daemon, path: str) -> str:
@@ -42,33 +41,21 @@ def test_a_daemon_that_cannot_decode_is_alive_but_not_ready() -> None:
         assert '"ok"' in get(running, "/healthz")
 
 
-def test_a_daemon_that_cannot_write_its_journal_is_not_ready(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_that_cannot_write_its_journal_is_not_ready(tmp_path: Path) -> None:
     """The disk is full for a while: a stream is told, /readyz says so at once, and later all is well."""
-    write, disk = Journal._write, {"full": False}
-
-    def limited(journal: Journal, batch: list[Any]) -> None:
-        if disk["full"]:
-            for operation in batch:
-                journal._failed[operation.stream] = "database or disk is full"
-        else:
-            write(journal, batch)
-
-    monkeypatch.setattr(Journal, "_write", limited)
-    with daemon(journal=str(tmp_path / "journal")) as running:
+    path = tmp_path / "journal"
+    with daemon(journal=str(path)) as running:
         assert get(running, "/readyz") == "ready\n"
-        disk["full"] = True
-        assert get(running, "/readyz") == "ready\n"  # that was so a moment ago
-        with running.connect() as peer:
-            peer.send(wire.Start(resume=True))
-            assert peer.rest()[1:] == (1011, "journal_failed")
-        with pytest.raises(urllib.error.HTTPError, match="503") as caught:
-            get(running, "/readyz")
-        assert b"disk is full" in caught.value.read()
-        disk["full"] = False
+        with full_disk(path, "streams"):
+            assert get(running, "/readyz") == "ready\n"  # that was so a moment ago
+            with running.connect() as peer:
+                peer.send(wire.Start(resume=True))
+                assert peer.rest()[1:] == (1011, "journal_failed")
+            with pytest.raises(urllib.error.HTTPError, match="503") as caught:
+                get(running, "/readyz")
+            assert b"disk is full" in caught.value.read()
         assert get(running, "/readyz") == "ready\n"
-        with closing(Journal(tmp_path / "journal")) as journal:  # it leaves no trace
+        with closing(Journal(path)) as journal:  # it leaves no trace
             assert not [row for row in journal.streams() if row.id.startswith("probe")]
 
 

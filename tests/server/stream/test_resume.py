@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import sqlite3
@@ -15,11 +16,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from whisper_stream.server.engine import Session
 from whisper_stream.server.protocol import messages as wire
 from whisper_stream.server.protocol.errors import ErrorCode
-from whisper_stream.server.stream.journal import Journal
+from whisper_stream.streamer.config import StreamConfig
 
-from ...helpers.server_rig import Daemon, Peer, ScriptedEngine, daemon, speech
+from ...helpers.server_rig import Daemon, Peer, ScriptedEngine, daemon, full_disk, speech
 
 AUDIO = speech(6.3, seed=11)
 LASTING = (wire.Commit, wire.Segment, wire.Flushed, wire.Done)
@@ -298,21 +300,10 @@ def test_a_stream_too_long_for_the_journal_goes_on_without_it(tmp_path: Path) ->
         assert isinstance(answer, wire.Error)
 
 
-def test_a_full_disk_is_told_to_the_stream_and_the_daemon_lives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = Journal._write
-
-    def full(journal: Journal, batch: list[Any]) -> None:
-        if any("commands" in operation.statement for operation in batch):
-            for operation in batch:
-                journal._failed[operation.stream] = "database or disk is full"
-        else:
-            write(journal, batch)
-
-    monkeypatch.setattr(Journal, "_write", full)
-    with daemon(journal=str(tmp_path / "journal")) as running:
-        with running.connect() as peer:
+def test_a_full_disk_is_told_to_the_stream_and_the_daemon_lives(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with daemon(journal=str(path)) as running:
+        with full_disk(path, "commands"), running.connect() as peer:
             peer.send(wire.Start(resume=True))
             peer.audio(AUDIO)
             messages, code, reason = peer.rest()
@@ -322,3 +313,54 @@ def test_a_full_disk_is_told_to_the_stream_and_the_daemon_lives(
         with running.connect() as peer:
             peer.send(wire.Start(), wire.Eos())
             assert isinstance(peer.rest()[0][-1], wire.Done)
+
+
+class LoopBound(ScriptedEngine):
+    """An engine whose sessions may be made on the event loop only, as that of another process."""
+
+    def new_session(self, config: StreamConfig) -> Session:
+        asyncio.get_running_loop()
+        return super().new_session(config)
+
+
+def stopped(path: Path) -> tuple[wire.Ready, list[wire.ServerMessage]]:
+    """A stream that a daemon has left in its journal, and all that its client has of it."""
+    with daemon(journal=str(path)) as first, first.connect() as peer:
+        ready = opened(peer)
+        peer.audio(AUDIO[:100_000])
+        got = peer.until(wire.Commit)
+        first.stop()
+        return ready, got + peer.rest()[0]
+
+
+def test_a_stream_is_brought_back_for_its_client_alone_and_on_the_loop(tmp_path: Path) -> None:
+    ready, got = stopped(tmp_path / "journal")
+    engine = LoopBound()
+    with daemon(engine, journal=str(tmp_path / "journal"), debug=True) as second:
+        with second.connect() as stranger:
+            stranger.send(wire.Resume(session=ready.session, token="wrong"))
+            assert isinstance(stranger.receive(), wire.Error)
+        assert engine.sessions == []
+        with resumed(second, ready, max(m.seq for m in got)) as (peer, answer):
+            assert isinstance(answer, wire.Resumed)
+            peer.audio(AUDIO[answer.bytes :])
+            peer.send(wire.Eos())
+            got += peer.rest()[0]
+        shown = json.loads(
+            urllib.request.urlopen(f"{second.http}/debug/streams/{ready.session}").read()
+        )
+    assert words(got) == undisturbed()
+    texts = [word["text"] for word in shown["words"]]  # as far back as this daemon has heard audio
+    assert texts and texts == [word.text for word in words(got)][-len(texts) :]
+
+
+def test_a_stream_that_nobody_asks_for_is_completed(tmp_path: Path) -> None:
+    ready, got = stopped(tmp_path / "journal")
+    engine = LoopBound()
+    with daemon(engine, journal=str(tmp_path / "journal"), resume_seconds=0.05) as second:
+        while not (found := json.loads(get(second, ready, ".json"))["segments"]):
+            pass  # each look is a round trip
+        with resumed(second, ready, max(m.seq for m in got)) as (_, answer):
+            assert isinstance(answer, wire.Error)
+    said = [word["text"] for segment in found for word in segment["words"]]
+    assert said[: len(words(got))] == [word.text for word in words(got)]
