@@ -15,7 +15,7 @@ from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ... import WhisperStreamError
-from ...streamer.commands import Audio, ClientCommand
+from ...streamer.commands import Audio
 from ..config import ServerConfig
 from ..errors import JournalError, error_origin
 from ..protocol.codec import Codec
@@ -108,7 +108,7 @@ class StreamConnection:
         languages: tuple[str, ...],
         meter: Meter,
         full: Callable[[], tuple[ErrorCode, str] | None],
-        relay: Callable[[Resume], Awaitable[bool]] | None = None,
+        relay: Callable[[Resume], Awaitable[bool]],
     ) -> None:
         self._websocket = websocket
         self._codec = codec
@@ -196,7 +196,7 @@ class StreamConnection:
 
     @property
     def _expects_input(self) -> bool:
-        """Whether audio, or what begins a stream, is expected."""
+        """True while audio, or the beginning of a stream, is expected."""
         return self._protocol.state in (ProtocolState.EXPECT_START, ProtocolState.STREAMING)
 
     def _on_silence(self) -> list[Outcome]:
@@ -224,15 +224,14 @@ class StreamConnection:
                     self._reply(message)
                 case Close(code=code, reason=reason):
                     self._queue.close(code, reason)
-                case _ if self._stream is not None:
-                    await self._feed(self._stream, outcome)
+                case _ if (stream := self._stream) is not None:
+                    before = stream.seconds_in
+                    await stream.feed(outcome)
+                    if isinstance(outcome, Audio):
+                        await self._meter_audio(stream, outcome, stream.seconds_in - before)
 
-    async def _feed(self, stream: StreamRunner, command: ClientCommand) -> None:
-        before = stream.seconds_in
-        await stream.feed(command)
-        if not isinstance(command, Audio):
-            return
-        refused = self._meter.count(len(command.data), stream.seconds_in - before)
+    async def _meter_audio(self, stream: StreamRunner, audio: Audio, seconds: float) -> None:
+        refused = self._meter.count(len(audio.data), seconds)
         if refused is not None:
             await self._refuse(ErrorCode.LIMIT_REACHED, refused)
         if stream.ended:  # the audio was damaged
@@ -257,7 +256,7 @@ class StreamConnection:
     async def _resume(self, resume: Resume) -> None:
         if self._stopping:
             return  # the reader, told to stop, says so; the next daemon has the stream
-        if self._relay is not None and await self._relay(resume):
+        if await self._relay(resume):
             raise WebSocketDisconnect(CloseCode.NORMAL)  # all was said, there
         try:
             stream = await self._streams.resume(resume, self)

@@ -59,7 +59,7 @@ Outcome = commands.ClientCommand | Start | Resume | Seen | Reply | Close
 
 
 class ProtocolState(Enum):
-    """Where a connection stands."""
+    """The phases of a connection."""
 
     EXPECT_START = auto()
     STREAMING = auto()
@@ -68,7 +68,7 @@ class ProtocolState(Enum):
 
 
 class ServerProtocol:
-    """What one connection may do next, and what its frames mean.
+    """The state of one connection: what its client may send next, and the meaning of its frames.
 
     Args:
         codec: the negotiated form of the messages.
@@ -185,8 +185,6 @@ class ServerProtocol:
         return self._fatal(error, CloseCode.POLICY_VIOLATION)
 
     def _while_streaming(self, message: ClientMessage) -> list[Outcome]:
-        if isinstance(message, Audio):
-            return self._on_audio(message.data)
         if isinstance(message, Flush):
             return [*self._leftover("flush"), commands.Flush(id=message.id)]
         if isinstance(message, Config):

@@ -30,7 +30,7 @@ import msgspec
 
 from ...streamer.commands import Command
 from ..errors import JournalError
-from ..protocol.messages import Segment, ServerMessage
+from ..protocol.messages import Partial, Segment, ServerMessage
 from .stream import Stream
 
 __all__ = [
@@ -276,7 +276,7 @@ class Journal:
 
 
 class Replayed(NamedTuple):
-    """One command's part of what a stream said before."""
+    """One command's part of what a stream said before. Partials that were replaced are empty."""
 
     seq: int  # of the last message before it
     seconds_in: float  # audio received until then
@@ -360,9 +360,15 @@ class StreamJournal:
         if self._journal is None:
             return []
         said: list[Replayed] = []
+        shown: tuple[list[ServerMessage], int] | None = None  # place of the newest partial
         try:
             for row in self._journal.commands(self._stream_id):
                 messages = stream.apply(decode_command(row.body), row.now)
+                for index, message in enumerate(messages):
+                    if isinstance(message, Partial):
+                        if shown is not None:  # it was replaced: only its number counts
+                            shown[0][shown[1]] = _REPLACED
+                        shown = messages, index
                 said.append(Replayed(row.seq, stream.seconds_in, messages))
                 self._count(row.body)
         except JournalError:
@@ -377,6 +383,7 @@ class StreamJournal:
         self._size += len(body)
 
 
+_REPLACED = Partial(text="", words=())
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 

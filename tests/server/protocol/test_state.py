@@ -19,7 +19,7 @@ from whisper_stream.server.protocol.state import (
     Reply,
     ServerProtocol,
 )
-from whisper_stream.streamer.commands import Audio, EndOfStream, Flush
+from whisper_stream.streamer.commands import Audio, Configure, EndOfStream, Flush
 
 START = '{"type":"start"}'
 EOS = '{"type":"eos"}'
@@ -63,6 +63,24 @@ def test_a_language_outside_the_allowed_ones_is_an_error() -> None:
     again = '{"type":"config","language":"de"}'  # now it is not
     assert errors(protocol.receive(again)) == [("invalid_field", "languages", False)]
     assert errors(protocol.receive('{"type":"config","language":null}')) == []
+
+
+def test_changes_of_options_become_one_command() -> None:
+    assert streaming().receive('{"type":"config","prompt":"x","language":null}') == [
+        Configure(prompt="x", language=None)
+    ]
+    back_to_default = '{"type":"config","endpoint_silence":null}'
+    assert streaming().receive(back_to_default) == [Configure(endpoint_silence=0.6)]
+    complaint, unchanged = streaming().receive('{"type":"config","language":"xx"}')
+    assert isinstance(complaint, Reply) and unchanged == Configure()
+
+
+def test_an_english_model_keeps_its_language() -> None:
+    english = fresh(())
+    english.receive(START)
+    assert english.receive('{"type":"config","language":null,"hotwords":"Kim"}') == [
+        Configure(hotwords="Kim")
+    ]
 
 
 def test_a_stream_from_start_to_end() -> None:
