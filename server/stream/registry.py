@@ -236,6 +236,8 @@ class Streams:
             self._recovery_timer.cancel()
         if self._expiring is not None:
             self._expiring.cancel()
+        # A thread that replays a stream owns it until it is done.
+        await asyncio.gather(*self._restoring.values(), return_exceptions=True)
         for runner in list(self._live.values()):
             runner.suspended = True
             if runner.expiry is not None:

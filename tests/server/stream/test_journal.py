@@ -77,11 +77,16 @@ def test_what_is_no_journal_is_refused(tmp_path: Path, content: bytes) -> None:
     assert (tmp_path / "j").read_bytes() == content  # nothing is overwritten
 
 
-def test_a_later_version_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2, 99])
+def test_another_version_is_refused_in_one_sentence(tmp_path: Path, version: int) -> None:
     with closing(sqlite3.connect(tmp_path / "j")) as database:
-        database.execute("PRAGMA user_version = 99")
-    with pytest.raises(JournalError, match="version 99"):
+        database.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(JournalError, match=f"version {version}; this daemon writes 3") as refused:
         Journal(tmp_path / "j")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="cannot be used"):
         Journal(tmp_path / "no" / "j")
 
