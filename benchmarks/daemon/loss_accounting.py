@@ -26,9 +26,9 @@ from whisper_stream.server.protocol.messages import (
     Segment,
     ServerMessage,
 )
-from whisper_stream.server.stream.journal import decode_command, encode_command
 from whisper_stream.server.stream.outbox import Outbox, SendQueue
 from whisper_stream.server.stream.stream import Stream
+from whisper_stream.server.stream.stream_journal import decode_command, encode_command
 from whisper_stream.streamer.audio.ingest import open_ingest
 from whisper_stream.streamer.commands import (
     Audio,

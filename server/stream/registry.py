@@ -23,10 +23,11 @@ from ..protocol.errors import CloseCode, ErrorCode, ProtocolError
 from ..protocol.messages import Ready, Resume, Segment, Start
 from .archive import Archive, ArchivedTranscript
 from .identity import StreamIdentity, hash_token, token_matches
-from .journal import Journal, StreamJournal, StreamRow
+from .journal import Journal, StreamRow
 from .outbox import Outbox
 from .runner import Holder, StreamRunner
 from .stream import Stream
+from .stream_journal import StreamJournal
 from .trace import Debug
 
 __all__ = ["Streams"]

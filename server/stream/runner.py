@@ -38,9 +38,9 @@ from ..protocol.messages import (
     Warning,
 )
 from .identity import StreamIdentity
-from .journal import Replayed, StreamJournal
 from .outbox import Outbox, SendQueue
 from .stream import Stream
+from .stream_journal import Replayed, StreamJournal
 from .trace import Trace
 
 __all__ = ["Holder", "StreamRunner", "rest_seconds"]
@@ -63,7 +63,7 @@ class Holder(Protocol):
 
 
 class StreamRunner:
-    """A stream at work, for as long as it lives: it outlasts the connections that serve it.
+    """A stream at work. It outlasts the connections that serve it.
 
     All of it belongs to the event loop. ``feed`` is called by one connection at a time; a task of its own
     runs the jobs, one at a time, until the stream is finished.

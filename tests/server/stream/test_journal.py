@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from whisper_stream.server.errors import JournalError
-from whisper_stream.server.stream.journal import CommandRow, Journal, StreamJournal, StreamRow
-from whisper_stream.streamer.commands import Flush
+from whisper_stream.server.stream.journal import CommandRow, Journal, StreamRow
 
 
 @contextmanager
@@ -106,24 +105,3 @@ def test_a_write_that_fails_is_told_to_its_stream_only(tmp_path: Path) -> None:
             assert len(list(opened.commands("b"))) == 1
 
     asyncio.run(scenario())
-
-
-def test_a_stream_too_long_for_it_is_told_so_once_and_leaves_it(tmp_path: Path) -> None:
-    with journal(tmp_path / "j") as opened:
-        opened.open_stream(row("a"))
-        stream = StreamJournal(opened, "a", limit=100)
-        told = [stream.record(Flush(id="x" * 40), 0.0, 0) for _ in range(4)]
-    assert told == [True, False, True, True] and not stream.active and not stream.finish()
-    with journal(tmp_path / "j") as opened:
-        assert list(opened.commands("a")) == []
-
-
-def test_without_a_journal_nothing_is_waited_for() -> None:
-    stream = StreamJournal(None, "a", limit=0)
-    assert stream.record(Flush(), 0.0, 0) and not stream.active
-
-    async def wait() -> None:
-        await stream.throttle()
-        await stream.durable(7)
-
-    asyncio.run(wait())

@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from whisper_stream.server.errors import JournalError
 from whisper_stream.server.protocol.messages import Segment, ServerMessage
-from whisper_stream.server.stream.journal import Journal, StreamJournal, StreamRow
+from whisper_stream.server.stream.journal import Journal, StreamRow
 from whisper_stream.server.stream.outbox import Outbox
 from whisper_stream.server.stream.stream import Stream
+from whisper_stream.server.stream.stream_journal import StreamJournal
 from whisper_stream.streamer.audio.ingest import PcmIngest
 from whisper_stream.streamer.commands import Audio, Command, JobDone, JobStarted
 from whisper_stream.streamer.config import StreamConfig

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from whisper_stream.server.metrics import Metrics
 from whisper_stream.server.protocol import messages as wire
 from whisper_stream.server.stream.identity import StreamIdentity, hash_token
-from whisper_stream.server.stream.journal import StreamJournal
 from whisper_stream.server.stream.outbox import Outbox, SendQueue
 from whisper_stream.server.stream.runner import (
     AHEAD_SECONDS,
@@ -18,6 +17,7 @@ from whisper_stream.server.stream.runner import (
     rest_seconds,
 )
 from whisper_stream.server.stream.stream import Stream
+from whisper_stream.server.stream.stream_journal import StreamJournal
 from whisper_stream.streamer.audio.ingest import PcmIngest
 from whisper_stream.streamer.commands import Audio, EndOfStream, Flush
 from whisper_stream.streamer.config import StreamConfig

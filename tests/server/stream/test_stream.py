@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pytest import raises
 from whisper_stream.server.errors import JournalError
 from whisper_stream.server.protocol import messages as wire
-from whisper_stream.server.stream.journal import decode_command, encode_command
 from whisper_stream.server.stream.stream import Stream
+from whisper_stream.server.stream.stream_journal import decode_command, encode_command
 from whisper_stream.streamer.audio.ingest import PcmIngest
 from whisper_stream.streamer.commands import (
     Audio,
