@@ -30,7 +30,7 @@ from whisper_stream.model import load_audio, load_model, transcribe
 from whisper_stream.model.cpu.runtime import use_passive_omp_wait
 from whisper_stream.streamer.audio.vad import FRAME_SAMPLES, WebRtcDetector, make_detector
 from whisper_stream.streamer.config import SAMPLE_RATE, StreamConfig
-from whisper_stream.streamer.engine.cpu_backend import WhisperBackend
+from whisper_stream.streamer.engine.cpu_backend import CpuBackend
 from whisper_stream.streamer.events import Commit
 from whisper_stream.streamer.session.session import StreamSession
 from whisper_stream.streamer.simulator import TimedEvent, simulate
@@ -45,7 +45,7 @@ _SILENT_SECONDS = 300
 class Streams:
     def __init__(self, model: str) -> None:
         self.model = load_model(model, device="cpu")
-        self._backend = WhisperBackend(self.model)
+        self._backend = CpuBackend(self.model)
 
     def run(self, audio: Audio) -> Iterator[TimedEvent]:
         config = StreamConfig(language="en")
@@ -55,7 +55,7 @@ class Streams:
         def decode(job: Any) -> Any:
             nonlocal begun
             begun = time.perf_counter()
-            return self._backend.decode([job])[0]
+            return self._backend.decode_one(job)
 
         return simulate(
             session, [audio], decode, cost=lambda job, result: time.perf_counter() - begun

@@ -42,14 +42,14 @@ _INJECTED = {
         "sys.exit(main(sys.argv[1:], lambda config: engine))"
     ),
     "whisper": (
-        "import sys; import torch; from whisper_stream.streamer.engine.cpu_backend import WhisperBackend\n"
+        "import sys; import torch; from whisper_stream.streamer.engine.cpu_backend import CpuBackend\n"
         "from whisper_stream.server.daemon.main import main\n"
-        "decode = WhisperBackend.decode\n"
-        "def broken(self, jobs):\n"
-        "    if any(abs(job.audio).max() > 0.9999 for job in jobs):\n"
+        "decode_one = CpuBackend.decode_one\n"
+        "def broken(self, job):\n"
+        "    if abs(job.audio).max() > 0.9999:\n"
         "        raise torch.OutOfMemoryError('injected')\n"
-        "    return decode(self, jobs)\n"
-        "WhisperBackend.decode = broken\n"
+        "    return decode_one(self, job)\n"
+        "CpuBackend.decode_one = broken\n"
         "sys.exit(main(sys.argv[1:]))"
     ),
 }

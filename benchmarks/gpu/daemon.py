@@ -67,7 +67,7 @@ def scripted_engine(config: ServerConfig, count: int) -> Engine:
     import torch
     from rig import random_model
     from scripted import ScriptedBackend
-    from whisper_stream.streamer.engine.engine import EngineThread
+    from whisper_stream.streamer.engine import engine
     from whisper_stream.streamer.engine.gpu_backend import fitting_slots
 
     torch.set_num_threads(1)
@@ -85,20 +85,19 @@ def scripted_engine(config: ServerConfig, count: int) -> Engine:
     class Backend(ScriptedBackend):
         def _align(self) -> list[Any]:
             return [
-                (key, lambda outcome=outcome, key=key: _timed(outcome(), key))
-                for key, outcome in super()._align()
+                (entry, lambda outcome=outcome, entry=entry: _timed(outcome(), entry))
+                for entry, outcome in super()._align()
             ]
 
-    batch = Backend(model, slots=slots, script=script)
-    vocabulary += _words(batch.tokenizer)
-    batch.warm_up()
-    return EngineThread(
-        [],
-        batch.tokenizer,
+    backend = Backend(model, slots=slots, script=script)
+    vocabulary += _words(backend.tokenizer)
+    backend.warm_up()
+    return engine.Engine(
+        [backend],
+        backend.tokenizer,
         model_name=config.model,
-        languages=batch.tokenizer.all_language_codes,
+        languages=backend.tokenizer.all_language_codes,
         clock=time.perf_counter,
-        rolling=[batch],
         on_fatal=lambda: os._exit(os.EX_SOFTWARE),
     )
 
@@ -111,9 +110,9 @@ def _words(tokenizer: Any) -> list[int]:
     return chance.sample(tokens, 120)
 
 
-def _timed(result: DecodeResult, key: object) -> DecodeResult:
+def _timed(result: DecodeResult, entry: QueuedJob) -> DecodeResult:
     """Times by the clock: those of random weights would let no word be committed."""
-    first = len(key.job.prefix) if isinstance(key, QueuedJob) else 0
+    first = len(entry.job.prefix)
     words = tuple(
         replace(word, start=n * WORD_SECONDS, end=(n + 1) * WORD_SECONDS, attended=n * WORD_SECONDS)
         for n, word in enumerate(result.words, start=first)

@@ -49,8 +49,8 @@ def ours(model: Whisper, batch: int) -> tuple[float, float, float]:
     """Milliseconds of a step: on the device, with what the host does around it, and without a graph."""
     vocabulary = model.dims.n_vocab
     options: dict[str, Any] = {
-        "windows": batch,
-        "texts": batch,
+        "audio_slots": batch,
+        "text_slots": batch,
         "barred": torch.zeros(2, vocabulary, device="cuda"),
         "no_speech": vocabulary - 1,
         "silence": [],
@@ -58,7 +58,9 @@ def ours(model: Whisper, batch: int) -> tuple[float, float, float]:
     decoder = SlotDecoder(model, **options)
     features = torch.randn(batch * 1500, model.dims.n_audio_state, device="cuda", dtype=model.dtype)
     decoder.caches.enter(features, [(slot, 1500, False) for slot in range(batch)])
-    feeds = [Feed(text=slot, window=slot, tokens=[slot], start=PAST) for slot in range(batch)]
+    feeds = [
+        Feed(text_slot=slot, audio_slot=slot, tokens=[slot], start=PAST) for slot in range(batch)
+    ]
     whole = milliseconds(decoder.step, feeds, rounds=30)
     device = milliseconds(decoder.graph(batch).replay, rounds=30)
     plain = milliseconds(SlotDecoder(model, graphs=False, **options).step, feeds)

@@ -26,8 +26,8 @@ from whisper_stream.model.gpu.triton_median import median_rows
 from whisper_stream.model.media.audio import load_audio
 from whisper_stream.model.weights.loading import load_model
 from whisper_stream.streamer.engine.backend import BackendConfig
-from whisper_stream.streamer.engine.cpu_backend import WhisperBackend
-from whisper_stream.streamer.engine.gpu_backend import BatchBackend
+from whisper_stream.streamer.engine.cpu_backend import CpuBackend
+from whisper_stream.streamer.engine.gpu_backend import GpuBackend
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 
 DATA = Path(__file__).parents[2] / "tests" / "data"
@@ -44,7 +44,7 @@ def clips(english: bool) -> list[tuple[str, np.ndarray]]:
     ]
 
 
-def make_jobs(reference: WhisperBackend) -> list[DecodeJob]:
+def make_jobs(reference: CpuBackend) -> list[DecodeJob]:
     """Jobs as a stream would ask for them; drafts are what ``reference`` heard before."""
     jobs: list[DecodeJob] = []
     multilingual = reference.model.is_multilingual
@@ -129,26 +129,26 @@ def main() -> int:
     args = parser(__doc__).parse_args()
     rows: list[dict[str, object]] = []
     for name in args.models:
-        cpu = WhisperBackend(load_model(name, device="cpu", compute_type="float32"), CONFIG)
+        cpu = CpuBackend(load_model(name, device="cpu", compute_type="float32"), CONFIG)
         jobs = make_jobs(cpu)
         expected = cpu.decode(jobs)
         for dtype in ("float32", "float16", "bfloat16"):
             model = load_model(name, device="cuda", compute_type=dtype)
             room: dict[str, Any] = {"slots": 64, "searches": 64, "whole_at_once": 64}
-            batch = BatchBackend[int](model, CONFIG, **room)
+            batch = GpuBackend(model, CONFIG, **room)
             together = batch.decode(jobs)
             alone = [batch.decode([job])[0] for job in jobs]
-            plain_loop = BatchBackend[int](model, CONFIG, graphs=False, **room)
-            no_triton = BatchBackend[int](
-                model, CONFIG, graphs=False, kernels=PlainKernels(), **room
-            )
+            plain_loop = GpuBackend(model, CONFIG, graphs=False, **room)
+            no_triton = GpuBackend(model, CONFIG, graphs=False, kernels=PlainKernels(), **room)
             title = f"{name} {dtype}"
             rows.append(compare(f"{title}: CUDA batch, CPU float32", together, expected))
             rows.append(compare(f"{title}: batch, one by one", together, alone))
             rows.append(compare(f"{title}: graphs, plain loop", together, plain_loop.decode(jobs)))
             rows.append(compare(f"{title}: Triton, PyTorch", together, no_triton.decode(jobs)))
-            one = WhisperBackend(model, CONFIG)
-            rows.append(compare(f"{title}: batch, WhisperBackend", together, one.decode(jobs)))
+            one = CpuBackend(model, CONFIG)
+            rows.append(
+                compare(f"{title}: batch, one job after the other", together, one.decode(jobs))
+            )
             del model, batch, plain_loop, no_triton, one
             torch.cuda.empty_cache()
     return report({"benchmark": "gpu_equality", "rows": rows, "kernels": kernels()})

@@ -1,4 +1,4 @@
-"""A batch backend of random weights that says a given text: all work is done, and then what it found is replaced."""
+"""A GPU backend of random weights that says a given text: all work is done, and then its finds are replaced."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from whisper_stream.model.gpu.decoder import Choices
-from whisper_stream.streamer.engine.gpu_backend import BatchBackend, BatchPasses
-from whisper_stream.streamer.engine.scheduler import QueuedJob
+from whisper_stream.streamer.engine.gpu_backend import GpuBackend
+from whisper_stream.streamer.engine.running_batch import RunningBatch
 from whisper_stream.streamer.jobs import DecodeJob
 
 __all__ = ["Script", "ScriptedBackend"]
@@ -16,19 +16,19 @@ __all__ = ["Script", "ScriptedBackend"]
 Script = Callable[[DecodeJob], Sequence[int] | None]
 
 
-class _ScriptedPasses(BatchPasses[QueuedJob]):
+class _ScriptedBatch(RunningBatch):
     script: Script
 
-    def _take(self, row: Any, choices: Any) -> None:
+    def _apply_choices(self, row: Any, choices: Any) -> None:
         text = self.script(row.job)
         if text is not None:
             known = len(row.current.tokens)
             whole = [*text, self._eot]
             said = [whole[min(known + i, len(text))] for i in range(len(choices.tokens))]
             choices = Choices(said, [-0.2] * len(said), 0.01)
-        super()._take(row, choices)
+        super()._apply_choices(row, choices)
 
-    def _spread(self, rows: Any, rankings: Any) -> None:
+    def _reorder_beams(self, rows: Any, rankings: Any) -> None:
         """Every beam is told the next token of the text first."""
         told = []
         for row, ranking in zip(rows, rankings, strict=True):
@@ -43,15 +43,17 @@ class _ScriptedPasses(BatchPasses[QueuedJob]):
                     for one in ranking
                 ]
             )
-        super()._spread(rows, told)
+        super()._reorder_beams(rows, told)
 
 
-class ScriptedBackend(BatchBackend[QueuedJob]):
+class ScriptedBackend(GpuBackend):
     def __init__(self, *args: Any, script: Script, **options: Any) -> None:
         self._script = script
         super().__init__(*args, **options)
 
-    def _make_passes(self, texts: Sequence[int]) -> _ScriptedPasses:
-        passes = _ScriptedPasses(self.model, self.config, self._tokenizer, self._decoder, texts)
-        passes.script = self._script
-        return passes
+    def _make_batch(self, beam_slots: Sequence[int]) -> _ScriptedBatch:
+        batch = _ScriptedBatch(
+            self.model, self.config, self.busy_rule, self._tokenizer, self._decoder, beam_slots
+        )
+        batch.script = self._script
+        return batch

@@ -36,8 +36,8 @@ from whisper_stream.model.weights.loading import load_model
 from whisper_stream.streamer.audio.vad import make_detector
 from whisper_stream.streamer.config import StreamConfig
 from whisper_stream.streamer.engine.backend import BackendConfig
-from whisper_stream.streamer.engine.cpu_backend import WhisperBackend
-from whisper_stream.streamer.engine.engine import EngineThread
+from whisper_stream.streamer.engine.cpu_backend import CpuBackend
+from whisper_stream.streamer.engine.engine import Engine
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 from whisper_stream.streamer.session.session import StreamSession
 
@@ -51,7 +51,7 @@ CADENCE = 1.0  # seconds
 
 def write_traces(target: Path, name: str, files: Sequence[Path]) -> None:
     """Runs real streams with a real model and writes down what they asked for and were told."""
-    backend = WhisperBackend(load_model(name), BackendConfig(final_beams=1))
+    backend = CpuBackend(load_model(name), BackendConfig(endpoint_beams=1))
     audio = np.concatenate([load_audio(path) for path in files])
     session = StreamSession(
         StreamConfig(language="en", update_interval=CADENCE),
@@ -64,7 +64,7 @@ def write_traces(target: Path, name: str, files: Sequence[Path]) -> None:
         session.feed(piece)
         heard = at + len(piece)
         while (job := session.next_job(heard / RATE)) is not None:
-            (result,) = backend.decode([job])
+            result = backend.decode_one(job)
             session.finish_job(result, heard / RATE)
             rows.append(
                 {
@@ -93,7 +93,7 @@ class Load:
     """``streams`` live streams, each a second apart from itself and at a random place in the trace."""
 
     def __init__(
-        self, engine: EngineThread, updates: Sequence[tuple[DecodeJob, float]], streams: int
+        self, engine: Engine, updates: Sequence[tuple[DecodeJob, float]], streams: int
     ) -> None:
         self._engine = engine
         self._updates = updates
@@ -178,7 +178,7 @@ def measure(args: Any) -> int:
     rows: list[dict[str, object]] = []
     for name in args.models:
         model = random_model(name, dtype=getattr(torch, args.dtype))
-        config = BackendConfig(final_beams=args.beams, final_context=args.final_context)
+        config = BackendConfig(endpoint_beams=args.beams, endpoint_context=args.endpoint_context)
         before = torch.cuda.memory_allocated()
         backend = ScriptedBackend(
             model,
@@ -190,13 +190,11 @@ def measure(args: Any) -> int:
         began = time.perf_counter()
         backend.warm_up()
         warmed = time.perf_counter() - began
-        engine = EngineThread(
-            [], backend.tokenizer, model_name=name, clock=time.perf_counter, rolling=[backend]
-        )
+        engine = Engine([backend], backend.tokenizer, model_name=name, clock=time.perf_counter)
         for streams in args.streams:
             torch.cuda.reset_peak_memory_stats()
             gc.collect()
-            passes, ran = backend.passes.passes, backend.passes.rows_run
+            passes, ran = backend.batch.passes, backend.batch.rows_run
             cpu = time.process_time()
             start = engine.statistics()
             clock = time.perf_counter()
@@ -209,7 +207,7 @@ def measure(args: Any) -> int:
                 "model": name,
                 "streams": streams,
                 "beams": args.beams,
-                "final_context": args.final_context,
+                "endpoint_context": args.endpoint_context,
                 "updates_per_s": round((end.done - start.done) / spent, 1),
                 "turnaround_p50": round(times[len(times) // 2], 3),
                 "turnaround_p95": round(times[int(len(times) * 0.95)], 3),
@@ -218,7 +216,7 @@ def measure(args: Any) -> int:
                 "failed": load.failed,
                 "engine_busy": round((end.busy_seconds - start.busy_seconds) / spent, 3),
                 "rows_per_pass": round(
-                    (backend.passes.rows_run - ran) / max(1, backend.passes.passes - passes), 1
+                    (backend.batch.rows_run - ran) / max(1, backend.batch.passes - passes), 1
                 ),
                 "host_cpu": round((time.process_time() - cpu) / spent, 2),
                 "gpu_mib": round(torch.cuda.max_memory_allocated() / 2**20),
@@ -243,7 +241,7 @@ def main() -> int:
     options.add_argument("--seconds", type=float, default=20.0)
     options.add_argument("--slots", type=int, default=128)
     options.add_argument("--dtype", default="float16", choices=["float32", "float16", "bfloat16"])
-    options.add_argument("--final-context", default="full", choices=["full", "trimmed"])
+    options.add_argument("--endpoint-context", default="full", choices=["full", "trimmed"])
     options.add_argument("--beams", type=int, default=5, help="of endpoints")
     options.add_argument(
         "--whole-at-once", type=int, default=2, help="endpoints of a wave in full context"

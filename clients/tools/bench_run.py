@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,9 +27,9 @@ from ...model.whisper.network import Whisper
 from ...streamer.audio.vad import make_detector
 from ...streamer.commands import EndOfStream
 from ...streamer.config import SAMPLE_RATE, StreamConfig
-from ...streamer.engine.backend import Backend
-from ...streamer.engine.cpu_backend import WhisperBackend
-from ...streamer.engine.engine import EngineThread
+from ...streamer.engine.backend import SequentialBackend
+from ...streamer.engine.cpu_backend import CpuBackend
+from ...streamer.engine.engine import Engine
 from ...streamer.events import Done, Event, SegmentClosed
 from ...streamer.jobs import DecodeJob, DecodeResult
 from ...streamer.session.session import StreamSession
@@ -76,23 +76,33 @@ class StreamRun:
     decoder_steps: int
 
 
-@dataclass(slots=True, eq=False)
-class MeteredBackend:
-    """A backend that keeps account. ``drafts`` False: every update is decoded again from nothing."""
+class MeteredBackend(SequentialBackend):
+    """A backend that keeps account.
 
-    backend: Backend
-    drafts: bool = True
-    costs: list[float] = field(default_factory=list)
-    steps: int = 0
+    Args:
+        backend: runs the jobs.
+        drafts: False decodes every update again from nothing.
 
-    def decode(self, jobs: Sequence[DecodeJob]) -> list[DecodeResult]:
-        if not self.drafts:
-            jobs = [replace(job, draft=()) for job in jobs]
+    Attributes:
+        costs: wall seconds of each job.
+        steps: decoder passes of all jobs.
+    """
+
+    def __init__(self, backend: SequentialBackend, *, drafts: bool = True) -> None:
+        super().__init__()
+        self.costs: list[float] = []
+        self.steps = 0
+        self._backend = backend
+        self._drafts = drafts
+
+    def decode_one(self, job: DecodeJob) -> DecodeResult:
+        if not self._drafts:
+            job = replace(job, draft=())
         started = time.perf_counter()
-        results = self.backend.decode(jobs)
+        result = self._backend.decode_one(job)
         self.costs.append(time.perf_counter() - started)
-        self.steps += sum(result.steps for result in results)
-        return results
+        self.steps += result.steps
+        return result
 
 
 def run_stream(
@@ -122,8 +132,7 @@ def run_stream(
         assert submit is not None
         events = tuple(play_live(session, audio, submit))
     else:
-        decode = lambda job: meter.decode([job])[0]  # noqa: E731
-        events = tuple(simulate(session, [audio], decode, cost=cost))
+        events = tuple(simulate(session, [audio], meter.decode_one, cost=cost))
     return StreamRun(
         events=events,
         audio_seconds=len(audio) / SAMPLE_RATE,
@@ -263,7 +272,7 @@ class Bench:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self._model = model
-        self._backend = WhisperBackend(model)
+        self._backend = CpuBackend(model)
         self._clock = clock
         self._language = language
         self._config = StreamConfig(**(options or {}))
@@ -278,7 +287,7 @@ class Bench:
         meter = MeteredBackend(self._backend)
         if self._clock != "real":
             return run_stream(self._session(clip), audio, meter, clock=self._clock)
-        engine = EngineThread(
+        engine = Engine(
             [meter], self._backend.tokenizer, model_name="bench", clock=time.perf_counter
         )
         try:

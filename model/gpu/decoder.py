@@ -1,15 +1,15 @@
-"""The decoder's layers over rows in slots. Letters: R rows, W tokens of each, N = R * W, D state, V vocabulary.
+"""The decoder over many rows at once, each of its own length: any number of rows in, choices out.
 
-The decoder over many rows at once, each of its own length: any number in, choices out.
-
-A row is a sequence that is being decoded; its tokens lie in a text slot, the audio it hears in a window
-slot (see ``slot_caches``). Letters: R rows, W tokens of each, V vocabulary.
+A row is a sequence that is being decoded; its tokens lie in a text slot, the audio it hears in an audio slot
+(see ``caches.py``). Letters: B rows, T tokens of each, N = B * T, D state, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ..whisper.layers import DecoderBlock
 from ..whisper.network import TextDecoder, Whisper
-from .caches import SPARE, SlotCaches, fetch, send
+from .caches import SPARE, SlotCaches
+from .columns import columns, fetch, send, words
 from .graphs import StepGraphs
 from .kernels import PlainKernels, SlotKernels, make_kernels
 
@@ -26,7 +27,10 @@ __all__ = ["Choices", "Feed", "SlotDecoder", "SlotNetwork"]
 
 
 class SlotNetwork:
-    """Nothing here waits for the device, or takes memory of a size that the numbers decide: it can be captured."""
+    """The decoder's layers over rows in slots.
+
+    Nothing here waits for the device, or takes memory of a size that the numbers decide: it can be captured.
+    """
 
     def __init__(self, model: Whisper, caches: SlotCaches, kernels: SlotKernels) -> None:
         decoder = model.decoder
@@ -38,19 +42,22 @@ class SlotNetwork:
         self._context = model.dims.n_text_ctx
         self._heads = model.dims.n_text_head
 
-    def __call__(self, tokens: Tensor, positions: Tensor, texts: Tensor, windows: Tensor) -> Tensor:
-        """``tokens`` and ``positions`` [R, W], their text slots and those of their audio [R], all int32.
+    def __call__(
+        self, tokens: Tensor, positions: Tensor, text_slots: Tensor, audio_slots: Tensor
+    ) -> Tensor:
+        """Run ``tokens`` at ``positions`` [B, T] of rows in ``text_slots`` and ``audio_slots`` [B], all int32.
 
-        Returns hidden states [R, W, D]; the caches are written, and the queries of the alignment heads.
+        Returns:
+            Hidden states [B, T, D]. The caches are written, and the queries of the alignment heads.
         """
         kernels, decoder, caches = self._kernels, self._decoder, self._caches
         rows, width = tokens.shape
         places = positions.clamp(max=self._context - 1)
         x = decoder.token_embedding(tokens) + decoder.positional_embedding[places]
-        own = texts.repeat_interleave(width)  # [N]
+        own = text_slots.repeat_interleave(width)  # [N]
         flat = positions.reshape(-1)
-        lengths, tails = caches.lengths[windows], caches.tails[windows]
-        at = 0  # of the alignment heads
+        lengths, silence = caches.lengths[audio_slots], caches.silence_lengths[audio_slots]
+        at = 0  # among the alignment heads
         normed = kernels.add_norm(x, None, self._blocks[0].attn_ln)
         for layer, block in enumerate(self._blocks):
             parts = block.attn_qkv(normed).view(rows * width, 3, self._heads, -1)
@@ -58,18 +65,18 @@ class SlotNetwork:
             kernels.store(k, v, caches.text_k[layer], caches.text_v[layer], own, flat)
             q = q.view(rows, width, self._heads, -1)
             seen = kernels.attend_text(
-                q, caches.text_k[layer], caches.text_v[layer], texts, positions
+                q, caches.text_k[layer], caches.text_v[layer], text_slots, positions
             )
             normed = kernels.add_norm(x, block.attn_out(seen), block.cross_ln)
             q = block.cross_query(normed).view(rows, width, self._heads, -1)
-            if layer in caches.chosen:
-                heads = caches.chosen[layer]
+            if layer in caches.alignment_heads:
+                heads = caches.alignment_heads[layer]
                 kept = q.flatten(0, 1)[:, heads]
                 caches.queries[own.long(), flat.long(), at : at + len(heads)] = kept
                 at += len(heads)
-            tail = (*caches.silence[layer], tails) if caches.silence else None
+            tail = (*caches.silence[layer], silence) if caches.silence else None
             heard = kernels.attend_audio(
-                q, caches.audio_k[layer], caches.audio_v[layer], windows, lengths, tail
+                q, caches.audio_k[layer], caches.audio_v[layer], audio_slots, lengths, tail
             )
             normed = kernels.add_norm(x, block.cross_out(heard), block.mlp_ln)
             grown = kernels.gelu(block.mlp_in(normed))
@@ -78,13 +85,15 @@ class SlotNetwork:
         return normed
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden states [N, D] -> logits [N, V], in the weights' own precision"""
+        """Return logits [N, V] of hidden states [N, D], in the weights' own precision."""
         out: Tensor = self._decoder.projection(hidden)
         return out
 
-    def ranked(self, hidden: Tensor, barred: Tensor, count: int) -> Tensor:
-        """The ``count`` likeliest tokens after hidden states [N, D]: [2, N, count] int32, the second half
-        being the bits of their log-probabilities in float32. ``barred`` [N, V] or [V] is added."""
+    def rank(self, hidden: Tensor, barred: Tensor, count: int) -> Tensor:
+        """Return the ``count`` likeliest tokens after hidden states [N, D], as [2, N, count] int32.
+
+        The second half has the bits of their log-probabilities in float32. ``barred`` [N, V] or [V] is added.
+        """
         logits = self.logits(hidden).float() + barred
         best = logits.topk(count, dim=-1)
         logprobs = best.values - logits.logsumexp(dim=-1, keepdim=True)
@@ -96,45 +105,81 @@ _WIDTHS = (1, 4)  # tokens a row may feed in a step
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Feed:
-    """What one row runs next: ``tokens`` at places from ``start`` on. Choices are wanted after every token
-    from the one at ``first`` on."""
+    """The tokens that one row runs next, at places from ``start`` on."""
 
-    text: int  # its slot
-    window: int  # the slot of its audio
+    text_slot: int
+    audio_slot: int
     tokens: Sequence[int]
     start: int
-    first: int = 0  # index in ``tokens``
-    opening: bool = (
-        False  # the choice after ``first`` is the first token of a text, which is not blank
+    first_choice: int = (
+        0  # index in ``tokens``: choices are made after it, and after all that follow
     )
+    begins_text: bool = False  # the first choice is the first token of a text, which is not blank
     temperature: float = 0.0
     seed: int = 0
-    sot: int | None = None  # index in ``tokens`` at which the chance of no speech is read
-    expected: Sequence[int] | None = None  # what is chosen, whatever is likely
+    sot_index: int | None = None  # index in ``tokens`` at which the chance of no speech is read
+    expected: Sequence[int] | None = None  # the tokens to choose, however likely
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choices:
-    """The answer to one ``Feed``."""
+    """The answer to one ``Feed``: a token after each of those fed, or the likeliest ones after the last."""
 
     tokens: list[int]
     logprobs: list[float]
     no_speech_prob: float | None = None
 
 
-class SlotDecoder:
-    """``windows`` and ``texts``: slots of each. ``barred`` [2, V] float32 is added to all logits: its second
-    row to those of the first token of a text. ``beams``: of a search. ``silence``: see ``SlotCaches``.
+@cache
+def _row(width: int) -> np.dtype[Any]:
+    """Return a row of a step's table, for ``width`` tokens."""
+    return np.dtype(
+        [
+            ("tokens", np.int32, (width,)),
+            ("positions", np.int32, (width,)),
+            ("text_slot", np.int32),
+            ("audio_slot", np.int32),
+            ("temperature", np.float32),
+            ("seed", np.int32),
+        ]
+    )
 
-    ``graphs``: whether steps are captured on CUDA; the plain loop gives the same.
+
+# A place at which a prefill chooses a token
+_CHOICE = np.dtype(
+    [
+        ("place", np.int32),  # among [B * T]
+        ("begins_text", np.int32),
+        ("temperature", np.float32),
+        ("seed", np.int32),
+        ("expected", np.int32),  # token, or -1
+    ]
+)
+
+
+class SlotDecoder:
+    """Runs the decoder over rows in slots, and chooses their next tokens.
+
+    Args:
+        audio_slots: windows in flight at once.
+        text_slots: texts in flight at once.
+        barred: [2, V] float32, added to all logits; its second row to those of the first token of a text.
+        no_speech: the token whose chance after ``<|startoftranscript|>`` is reported.
+        silence: see ``SlotCaches``.
+        beams: of a search.
+        graphs: whether steps are captured on CUDA; the plain loop gives the same.
+        kernels: None takes the best there are.
+
+    Attributes:
+        meanwhile: called while a pass is waited for; see ``fetch``.
     """
 
     def __init__(
         self,
         model: Whisper,
         *,
-        windows: int,
-        texts: int,
+        audio_slots: int,
+        text_slots: int,
         barred: Tensor,
         no_speech: int,
         silence: Sequence[tuple[Tensor, Tensor]],
@@ -144,16 +189,15 @@ class SlotDecoder:
     ) -> None:
         self._kernels = kernels or make_kernels(model.device)
         self.caches = SlotCaches(
-            model, self._kernels, windows=windows, texts=texts, silence=silence
+            model, self._kernels, audio_slots=audio_slots, text_slots=text_slots, silence=silence
         )
+        self.meanwhile: Callable[[], None] = lambda: None
         self._network = SlotNetwork(model, self.caches, self._kernels)
         self._device = model.device
         self._barred = barred
         self._no_speech = no_speech
-        self._count = beams + 1  # ranked after each row: one may end the text
+        self._ranked = beams + 1  # tokens after each beam: one may end the text
         self._places = model.dims.n_text_ctx + SPARE
-        # called while a pass is waited for; see ``fetch``
-        self.meanwhile: Callable[[], None] = lambda: None
         self._steps: dict[int, StepGraphs] = {}
         self._ranks: StepGraphs | None = None
         # the plain kernels look at numbers on the host, which a graph cannot
@@ -164,34 +208,35 @@ class SlotDecoder:
                 self._steps[width] = StepGraphs(
                     lambda numbers, width=width: self._choose(numbers, width),  # type: ignore[misc]
                     self._padding(width),
-                    windows,
+                    audio_slots,
                     pool,
                 )
             if beams > 1:
-                self._ranks = StepGraphs(self._rank, self._padding(1), texts, pool)
+                self._ranks = StepGraphs(self._rank, self._padding(1), text_slots, pool)
 
     @property
     def widest(self) -> int:
-        """The most tokens that a row may feed in a step."""
+        """Tokens that a row may feed in a step, at most."""
         return _WIDTHS[-1]
 
     def warm_up(self) -> None:
-        """Captures the steps of all sizes, so that nobody waits for that."""
+        """Capture the steps of all sizes, so that nobody waits for that."""
         for graphs in (*self._steps.values(), self._ranks):
             if graphs is not None:
                 graphs.capture_all()
 
     def graph(self, rows: int) -> torch.cuda.CUDAGraph:
-        """The captured step of ``rows`` rows of one token."""
+        """Return the captured step of ``rows`` rows of one token."""
         return self._steps[1].graph(rows)
 
     def step(
         self, feeds: Sequence[Feed], beams: Sequence[Feed] = ()
     ) -> tuple[list[Choices], list[Choices]]:
-        """Runs rows of a few tokens each (at most ``widest``), and rows of ``beams``, of one token each.
+        """Run rows of a few tokens each (at most ``widest``), and the rows of ``beams``, of one token each.
 
-        Returns what is chosen after each token; and for beams, the likeliest next tokens of each, one more
-        than there are beams.
+        Returns:
+            The choice after each token; and the likeliest next tokens of each beam, one more than a search
+            has beams.
         """
         width = 1 if all(len(feed.tokens) == 1 for feed in feeds) else self.widest
         answers: list[Tensor] = []
@@ -212,148 +257,165 @@ class SlotDecoder:
             torch.cat([answer.reshape(2, -1) for answer in answers], dim=1), self.meanwhile
         )
         own = answers[0].numel() // 2 if feeds else 0
-        chosen = _chosen(flat[:, :own], feeds, width) if feeds else []
-        ranked = _ranked(flat[:, own:].reshape(2, -1, self._count), len(beams)) if beams else []
+        chosen = _read_step(flat[:, :own], feeds, width) if feeds else []
+        ranked = _read_ranks(flat[:, own:].reshape(2, -1, self._ranked), len(beams))
         return chosen, ranked
 
-    def open_beams(self, feeds: Sequence[Feed]) -> list[Choices]:
-        """Runs new rows in one pass -> the likeliest tokens after the last of each, as for beams in ``step``."""
+    def prefill_beams(self, feeds: Sequence[Feed]) -> list[Choices]:
+        """Run new rows in one pass; return the likeliest tokens after the last of each, as ``step`` for beams."""
         hidden = self._pass(feeds)
         last = send(np.array([len(feed.tokens) - 1 for feed in feeds], np.int32), self._device)
-        opens = send(np.array([feed.opening for feed in feeds], np.int32), self._device)
+        begins = send(np.array([feed.begins_text for feed in feeds], np.int32), self._device)
         rows = torch.arange(len(feeds), device=self._device)
-        ranked = self._network.ranked(
-            hidden[rows, last.long()], self._barred[opens.long()], self._count
+        ranked = self._network.rank(
+            hidden[rows, last.long()], self._barred[begins.long()], self._ranked
         )
-        return _ranked(fetch(ranked, self.meanwhile), len(feeds))
+        return _read_ranks(fetch(ranked, self.meanwhile), len(feeds))
 
     def prefill(self, feeds: Sequence[Feed]) -> list[Choices]:
-        """Runs rows of any length in one pass, padded to the longest."""
-        hidden = self._pass(feeds)  # [R, W, D]
+        """Run rows of any length in one pass, padded to the longest; return the choices of each."""
+        hidden = self._pass(feeds)  # [B, T, D]
         width = hidden.shape[1]
         flat = hidden.flatten(0, 1)
-        table = send(np.array(_picks(feeds, width), np.int32).T, self._device)
+        choices = words(np.array(_choices(feeds, width), _CHOICE))
+        table = columns(send(choices.T, self._device).T, _CHOICE)
         tokens, logprobs = self._kernels.choose(
-            self._network.logits(flat[table[0].long()]),
+            self._network.logits(flat[table["place"].long()]),
             self._barred,
-            table[1],
-            table[2].view(torch.float32),
-            table[3],
-            table[4],
+            table["begins_text"],
+            table["temperature"],
+            table["seed"],
+            table["expected"],
         )
-        asked = [row * width + feed.sot for row, feed in enumerate(feeds) if feed.sot is not None]
+        asked = [
+            row * width + feed.sot_index
+            for row, feed in enumerate(feeds)
+            if feed.sot_index is not None
+        ]
         silent = torch.zeros(0, device=self._device)
         if asked:
             places = send(np.array(asked, np.int32), self._device)
             scores = self._network.logits(flat[places.long()]).float()
             silent = (scores[:, self._no_speech] - scores.logsumexp(dim=-1)).exp()
         answer = torch.cat([tokens, logprobs.view(torch.int32), silent.view(torch.int32)])
-        return _read(feeds, fetch(answer, self.meanwhile))
+        return _read_prefill(feeds, fetch(answer, self.meanwhile))
 
     def language_logits(self, slots: Sequence[tuple[int, int]], sot: int) -> Tensor:
-        """What follows ``<|startoftranscript|>`` alone in text and window ``slots``: logits [R, V], float32"""
+        """Return the logits [B, V], float32, after ``<|startoftranscript|>`` alone.
+
+        Args:
+            slots: text slot and audio slot of each row.
+            sot: that token.
+        """
         hidden = self._pass(
-            [Feed(text=text, window=window, tokens=[sot], start=0) for text, window in slots]
+            [
+                Feed(text_slot=text_slot, audio_slot=audio_slot, tokens=[sot], start=0)
+                for text_slot, audio_slot in slots
+            ]
         )
         return self._network.logits(hidden[:, 0]).float()
 
     # Inside
 
     def _pass(self, feeds: Sequence[Feed]) -> Tensor:
-        """Hidden states [R, W, D] of ``feeds``, padded to the longest."""
+        """Run ``feeds``, padded to the longest; return hidden states [B, T, D]."""
         width = max(len(feed.tokens) for feed in feeds)
         if width > self.widest:
             width += -width % 8  # few shapes
-        return self._run(send(self._numbers(feeds, width), self._device), width)
+        return self._run(columns(send(self._numbers(feeds, width), self._device), _row(width)))
 
     def _numbers(self, feeds: Sequence[Feed], width: int) -> NDArray[np.int32]:
-        """A row for each: tokens and positions [width each], slots, temperature (its bits), seed."""
-        table = np.zeros((len(feeds), 2 * width + 4), np.int32)
+        """Return the table of a step [B, columns]: one row for each feed."""
+        table = np.zeros(len(feeds), _row(width))
+        tokens = table["tokens"]
         if width == 1:
-            table[:, 0] = [feed.tokens[0] for feed in feeds]
+            tokens[:, 0] = [feed.tokens[0] for feed in feeds]
         else:
             for row, feed in enumerate(feeds):
-                table[row, : len(feed.tokens)] = feed.tokens
+                tokens[row, : len(feed.tokens)] = feed.tokens
         starts = np.array([feed.start for feed in feeds], np.int32)
         places = starts[:, None] + np.arange(width, dtype=np.int32)
-        table[:, width : 2 * width] = np.minimum(places, self._places - 1)
-        table[:, 2 * width] = [feed.text for feed in feeds]
-        table[:, 2 * width + 1] = [feed.window for feed in feeds]
-        heat = np.array([feed.temperature for feed in feeds], np.float32)
-        table[:, 2 * width + 2] = heat.view(np.int32)
-        table[:, 2 * width + 3] = [feed.seed for feed in feeds]
-        return table
+        table["positions"] = np.minimum(places, self._places - 1)
+        table["text_slot"] = [feed.text_slot for feed in feeds]
+        table["audio_slot"] = [feed.audio_slot for feed in feeds]
+        table["temperature"] = [feed.temperature for feed in feeds]
+        table["seed"] = [feed.seed for feed in feeds]
+        return words(table)
 
     def _padding(self, width: int) -> NDArray[np.int32]:
-        """A row that is only there to fill up."""
-        row = np.zeros(2 * width + 4, np.int32)
-        row[2 * width : 2 * width + 2] = self.caches.texts, self.caches.windows
-        return row
+        """Return a row that only fills up a table: it writes to slots that nobody reads."""
+        row = np.zeros(1, _row(width))
+        row["text_slot"] = self.caches.text_slots
+        row["audio_slot"] = self.caches.audio_slots
+        padding: NDArray[np.int32] = words(row)[0]
+        return padding
 
-    def _run(self, numbers: Tensor, width: int) -> Tensor:
+    def _run(self, table: dict[str, Tensor]) -> Tensor:
         return self._network(
-            numbers[:, :width].contiguous(),
-            numbers[:, width : 2 * width].contiguous(),
-            numbers[:, 2 * width].contiguous(),
-            numbers[:, 2 * width + 1].contiguous(),
+            table["tokens"].contiguous(),
+            table["positions"].contiguous(),
+            table["text_slot"].contiguous(),
+            table["audio_slot"].contiguous(),
         )
 
     def _choose(self, numbers: Tensor, width: int) -> Tensor:
-        """One step, from numbers on the device to numbers on the device: [2, R * W] int32."""
-        rows = numbers.shape[0]
-        hidden = self._run(numbers, width)
-        heat = numbers[:, 2 * width + 2].contiguous().view(torch.float32)
-        none = torch.zeros(rows * width, dtype=torch.int32, device=self._device)
+        """Run one step, from a table on the device to [2, B * T] int32 on the device."""
+        table = columns(numbers, _row(width))
+        hidden = self._run(table)
+        none = torch.zeros(len(numbers) * width, dtype=torch.int32, device=self._device)
         tokens, logprobs = self._kernels.choose(
             self._network.logits(hidden.flatten(0, 1)),
             self._barred,
             none,
-            heat.repeat_interleave(width),
-            numbers[:, 2 * width + 3].repeat_interleave(width),
+            table["temperature"].repeat_interleave(width),
+            table["seed"].repeat_interleave(width),
             none - 1,
         )
         return torch.stack([tokens, logprobs.view(torch.int32)])
 
     def _rank(self, numbers: Tensor) -> Tensor:
-        """As ``_choose``, for beams: [2, R, beams + 1]"""
-        return self._network.ranked(self._run(numbers, 1)[:, 0], self._barred[0], self._count)
+        """Run one step of beams; as ``_choose``, but [2, B, beams + 1]."""
+        hidden = self._run(columns(numbers, _row(1)))[:, 0]
+        return self._network.rank(hidden, self._barred[0], self._ranked)
 
 
-def _picks(feeds: Sequence[Feed], width: int) -> list[tuple[int, int, int, int, int]]:
-    """Where choices are made: place among [R * W], whether it opens, temperature bits, seed, what is expected."""
-    picks: list[tuple[int, int, int, int, int]] = []
+def _choices(feeds: Sequence[Feed], width: int) -> list[tuple[int, int, float, int, int]]:
+    """Return a row of ``_CHOICE`` for every token that is chosen in a prefill."""
+    found: list[tuple[int, int, float, int, int]] = []
     for row, feed in enumerate(feeds):
-        heat = int(np.float32(feed.temperature).view(np.int32))
-        for at in range(feed.first, len(feed.tokens)):
-            new = at - feed.first
-            wanted = -1 if feed.expected is None else feed.expected[new]
-            opening = int(feed.opening and new == 0)
-            picks.append((row * width + at, opening, heat, feed.seed, wanted))
-    return picks
+        for index in range(feed.first_choice, len(feed.tokens)):
+            number = index - feed.first_choice
+            expected = -1 if feed.expected is None else feed.expected[number]
+            begins = int(feed.begins_text and number == 0)
+            found.append((row * width + index, begins, feed.temperature, feed.seed, expected))
+    return found
 
 
-def _read(feeds: Sequence[Feed], answer: NDArray[np.int32]) -> list[Choices]:
-    counts = [len(feed.tokens) - feed.first for feed in feeds]
+def _read_prefill(feeds: Sequence[Feed], answer: NDArray[np.int32]) -> list[Choices]:
+    """Divide tokens, log-probabilities and chances of no speech, one behind the other, among ``feeds``."""
+    counts = [len(feed.tokens) - feed.first_choice for feed in feeds]
     total = sum(counts)
-    tokens, rest = answer[:total].tolist(), answer[total:].view(np.float32).tolist()
-    silent = iter(rest[total:])
+    tokens, floats = answer[:total].tolist(), answer[total:].view(np.float32).tolist()
+    silent = iter(floats[total:])
     out: list[Choices] = []
     at = 0
     for feed, count in zip(feeds, counts, strict=True):
         span = slice(at, at + count)
-        chance = next(silent) if feed.sot is not None else None
-        out.append(Choices(tokens[span], rest[span], chance))
+        chance = next(silent) if feed.sot_index is not None else None
+        out.append(Choices(tokens[span], floats[span], chance))
         at += count
     return out
 
 
-def _chosen(answer: NDArray[np.int32], feeds: Sequence[Feed], width: int) -> list[Choices]:
+def _read_step(answer: NDArray[np.int32], feeds: Sequence[Feed], width: int) -> list[Choices]:
+    """Divide the choices of a step [2, B * T] among ``feeds``."""
     tokens = answer[0].reshape(-1, width).tolist()
     logprobs = answer[1].view(np.float32).reshape(-1, width).tolist()
     counts = [len(feed.tokens) for feed in feeds]
     return [Choices(tokens[row][:n], logprobs[row][:n]) for row, n in enumerate(counts)]
 
 
-def _ranked(answer: NDArray[np.int32], rows: int) -> list[Choices]:
+def _read_ranks(answer: NDArray[np.int32], rows: int) -> list[Choices]:
+    """Return the ranked tokens of the first ``rows`` of [2, B, count]."""
     tokens, logprobs = answer[0].tolist(), answer[1].view(np.float32).tolist()
     return [Choices(tokens[row], logprobs[row]) for row in range(rows)]

@@ -1,8 +1,9 @@
 """The encoder over many windows of different lengths at once, packed one behind the other.
 
 Nothing is padded but for the convolutions: the matrix products see all positions as one long sequence,
-and attention knows where each window begins. Letters: B windows, P positions of all of them, S of the
-longest, D state, H heads, d = D / H; B' and S' are those of a batch that is padded for the convolutions.
+and attention knows where each window begins. Letters: B windows, F positions of the
+longest, P positions of all of them, D state, H heads, d = D / H; B' and F' are those of a batch that is padded for
+the convolutions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..media.audio import N_SAMPLES, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
 from ..whisper.layers import EncoderBlock
 from ..whisper.mel import log_mel_spectrogram
 from ..whisper.network import Whisper
-from .caches import send
+from .columns import send
 from .kernels import SlotKernels, make_kernels
 
 __all__ = ["EncoderRun", "PackedEncoder"]
@@ -45,7 +46,12 @@ _DENSE = [
 
 
 class EncoderRun:
-    """Windows that are being encoded, layer by layer, between other work. ``positions``: of all of them."""
+    """Windows that are being encoded, layer by layer, between other work.
+
+    Attributes:
+        positions: of all windows.
+        done: ``finish`` has nothing left to compute.
+    """
 
     def __init__(self, layers: Iterator[Tensor], positions: int) -> None:
         self.positions = positions
@@ -54,7 +60,7 @@ class EncoderRun:
         self._features = next(layers)
 
     def advance(self, layers: int) -> None:
-        """Computes as many layers more, if there are."""
+        """Compute ``layers`` layers more, or those that are left."""
         for _ in range(layers):
             features = next(self._layers, None)
             if features is None:
@@ -63,14 +69,18 @@ class EncoderRun:
             self._features = features
 
     def finish(self) -> Tensor:
-        """The rest -> features [P, D]"""
+        """Compute the layers that are left; return features [P, D]."""
         while not self.done:
             self.advance(1)
         return self._features
 
 
 class PackedEncoder:
-    """``kernels``: what runs between the matrix products; None takes the best there are."""
+    """Encodes windows of different lengths together.
+
+    Args:
+        kernels: run between the matrix products; None takes the best there are.
+    """
 
     def __init__(self, model: Whisper, kernels: SlotKernels | None = None) -> None:
         self._encoder = model.encoder
@@ -83,14 +93,16 @@ class PackedEncoder:
         self._blocks: list[EncoderBlock] = list(model.encoder.blocks)  # type: ignore[arg-type]
 
     def __call__(self, windows: Sequence[NDArray[np.float32]], lengths: Sequence[int]) -> Tensor:
-        """``windows``: 16 kHz samples, followed by silence up to ``lengths`` samples (multiples of 320).
+        """Encode windows; return features [P, D], in their order.
 
-        Returns features [P, D], the windows in order.
+        Args:
+            windows: 16 kHz samples of each.
+            lengths: samples of each with the silence that follows, multiples of 320.
         """
         return self.start(windows, lengths).finish()
 
     def start(self, windows: Sequence[NDArray[np.float32]], lengths: Sequence[int]) -> EncoderRun:
-        """The same, to be done in steps."""
+        """Begin to encode, as a call would, but in steps."""
         cuda = self._device.type == "cuda"
         shape = len(windows), max(lengths)
         padded = torch.empty(_round(*shape) if cuda else shape, pin_memory=cuda)  # [B', samples]
@@ -105,15 +117,15 @@ class PackedEncoder:
         return self._run(mel.to(self._dtype), [one // N_SAMPLES_PER_TOKEN for one in lengths])
 
     def encode(self, mel: Tensor, positions: Sequence[int]) -> Tensor:
-        """``mel`` [B', n_mels, frames], of whose first B rows the first ``2 * positions`` count -> [P, D]"""
+        """Encode the first ``2 * positions`` frames of rows of ``mel`` [B', n_mels, frames]; return [P, D]."""
         return self._run(mel, positions).finish()
 
     def _run(self, mel: Tensor, positions: Sequence[int]) -> EncoderRun:
         return EncoderRun(self._layers(mel, positions), sum(positions))
 
     def _layers(self, mel: Tensor, positions: Sequence[int]) -> Iterator[Tensor]:
-        """What the convolutions and then each layer give; the last one is the result."""
-        x = self._convolve(mel, positions)  # [B', S', D]
+        """Yield the output of the convolutions, and then of each layer; the last one is the result."""
+        x = self._convolve(mel, positions)  # [B', F', D]
         longest = x.shape[1]
         padded = sum(positions) < x.shape[0] * longest
         x = x.reshape(-1, x.shape[-1])
@@ -136,7 +148,7 @@ class PackedEncoder:
             yield normed
 
     def _convolve(self, mel: Tensor, positions: Sequence[int]) -> Tensor:
-        """As if every row were alone: beyond its end a convolution sees zeros."""
+        """Convolve as if every row were alone: beyond its end a convolution sees zeros."""
         encoder = self._encoder
         if 2 * sum(positions) < mel.shape[0] * mel.shape[-1]:
             ends = np.zeros(mel.shape[0], np.int32)
@@ -147,11 +159,11 @@ class PackedEncoder:
             x = F.gelu(encoder.conv1(mel * mask)) * mask
         else:
             x = F.gelu(encoder.conv1(mel))
-        x = F.gelu(encoder.conv2(x)).transpose(1, 2)  # [B, S, D]
+        x = F.gelu(encoder.conv2(x)).transpose(1, 2)  # [B, F, D]
         return (x + encoder.positional_embedding[: x.shape[1]]).to(self._dtype).contiguous()
 
     def _packing(self, positions: Sequence[int], longest: int) -> Tensor:
-        """Where the positions that count lie among all [B' * S']."""
+        """Return the indices of the positions that count among all [B' * F']."""
         rows = [row * longest + np.arange(count) for row, count in enumerate(positions)]
         return send(np.concatenate(rows).astype(np.int32), self._device)
 
@@ -175,7 +187,7 @@ class PackedEncoder:
             bounds = [0, *accumulate(positions)]
             out = []
             for begin, end in pairwise(bounds):
-                # [S, H, d] -> [1, H, S, d]
+                # [F, H, d] -> [1, H, F, d]
                 row = [one[begin:end].transpose(0, 1)[None] for one in (q, k, v)]
                 one = F.scaled_dot_product_attention(row[0], row[1], row[2])[0]
                 out.append(one.transpose(0, 1).flatten(1))
@@ -190,7 +202,7 @@ def _has_flash(device: torch.device) -> bool:
 
 
 def _round(rows: int, samples: int) -> tuple[int, int]:
-    """A little more: cuFFT and cuDNN make a plan for every shape that they have not met."""
+    """Round up: cuFFT and cuDNN make a plan for every shape that they have not met."""
     return rows + -rows % _ROWS, min(N_SAMPLES, samples + -samples % _SAMPLES)
 
 

@@ -28,10 +28,13 @@ class _Captured:
 
 
 class StepGraphs:
-    """``step``: numbers in [R, columns] -> numbers out [2, ...], int32, all on the device.
+    """Runs a step from the graph that was captured for its number of rows, or a few more.
 
-    ``padding`` [columns]: what rows are filled up with to a number that is captured; ``most`` rows are run
-    at once. ``pool``: the memory that graphs share.
+    Args:
+        step: from numbers [B, columns] to numbers [2, ...], int32, all on the device.
+        padding: [columns], the row with which a step is filled up to a number of rows that is captured.
+        most: rows that are run at once.
+        pool: the memory that graphs share.
     """
 
     def __init__(
@@ -44,15 +47,16 @@ class StepGraphs:
         self._captured: dict[int, _Captured] = {}
 
     def capture_all(self) -> None:
+        """Capture every number of rows, so that no step waits for that."""
         for rows in reversed(self._sizes):  # the largest first: the others fit in its memory
             self._get(rows)
 
     def graph(self, rows: int) -> torch.cuda.CUDAGraph:
-        """The step of as many rows, or a few more."""
+        """Return the captured step of ``rows`` rows, or a few more."""
         return self._get(self._size(rows)).graph
 
     def __call__(self, numbers: NDArray[np.int32]) -> Tensor:
-        """``numbers`` [rows, columns] -> [2, captured rows, ...] on the device.
+        """Run a step of ``numbers`` [B, columns]; return [2, captured rows, ...] on the device.
 
         Nothing is waited for; but the last answer must have been fetched before the next call.
         """

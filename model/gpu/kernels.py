@@ -1,6 +1,6 @@
-"""What the slot decoder computes between matrix products: plainly, on any device, or with Triton on a GPU.
+"""The slot decoder's work between matrix products: plainly, on any device, or with Triton on a GPU.
 
-The plain one is the reference of the other. Letters as in ``triton_slots``.
+The plain kernels are the reference of the others. Letters as in ``triton_attention.py``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 class SlotKernels(Protocol):
+    """Computes between the matrix products, on rows in slots."""
+
     def store(
         self,
         k: Tensor,
@@ -30,13 +32,13 @@ class SlotKernels(Protocol):
         slots: Tensor,
         positions: Tensor,
     ) -> None:
-        """Enters ``k`` and ``v`` [N, H, d] in the caches [slots, H, C, d]."""
+        """Enter ``k`` and ``v`` [N, H, d] in the caches [slots, H, C, d], at ``positions`` of ``slots`` [N]."""
         ...
 
     def attend_text(
         self, q: Tensor, k: Tensor, v: Tensor, slots: Tensor, positions: Tensor
     ) -> Tensor:
-        """``q`` [R, W, H, d] over the places of its row up to its own -> [R, W, H * d]"""
+        """Attend from ``q`` [B, T, H, d] to the places of its row up to its own; return [B, T, H * d]."""
         ...
 
     def attend_audio(
@@ -48,16 +50,20 @@ class SlotKernels(Protocol):
         lengths: Tensor,
         tail: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """``q`` [R, W, H, d] over the first ``lengths`` [R] places of its slot, then the first of
-        the ``tail``: keys, values [H, T, d] and how many [R] -> [R, W, H * d]"""
+        """Attend from ``q`` [B, T, H, d] to the audio of its row; return [B, T, H * d].
+
+        Args:
+            lengths: [B], positions of the slot that are seen.
+            tail: keys and values [H, F, d] that follow, and the number of them [B] that a row sees.
+        """
         ...
 
     def add_norm(self, x: Tensor, delta: Tensor | None, norm: nn.LayerNorm) -> Tensor:
-        """Adds ``delta`` to ``x`` [..., D] in place -> the layer norm of the sum"""
+        """Add ``delta`` to ``x`` [..., D] in place; return the layer norm of the sum."""
         ...
 
     def gelu(self, x: Tensor) -> Tensor:
-        """The exact GELU; ``x`` is lost."""
+        """Return the exact GELU; ``x`` is lost."""
         ...
 
     def choose(
@@ -69,13 +75,20 @@ class SlotKernels(Protocol):
         seeds: Tensor,
         expected: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """A token for every row of ``logits`` [N, V], int32, and its log-probability. ``barred`` [2, V] is
-        added: its second row where ``first`` [N] is 1. Temperature 0 takes the likeliest; where
-        ``expected`` [N] is not negative, that token is taken whatever is likely."""
+        """Choose a token for every row of ``logits`` [N, V]; return them, int32, and their log-probabilities.
+
+        Args:
+            barred: [2, V], added to the logits; its second row where ``first`` is 1.
+            first: [N], 1 for the first token of a text.
+            temperatures: [N]; 0 takes the likeliest token.
+            expected: [N]; a token that is chosen however likely it is, or a negative number.
+        """
         ...
 
 
 class PlainKernels:
+    """The kernels in PyTorch's own operations."""
+
     def store(
         self,
         k: Tensor,
@@ -93,7 +106,7 @@ class PlainKernels:
     ) -> Tensor:
         end = int(positions.max()) + 1
         own_k, own_v = k[slots.long(), :, :end], v[slots.long(), :, :end]
-        seen = torch.arange(end, device=q.device) <= positions[:, :, None]  # [R, W, end]
+        seen = torch.arange(end, device=q.device) <= positions[:, :, None]  # [B, T, end]
         return _attend(q, own_k, own_v, seen[:, None])
 
     def attend_audio(
@@ -107,13 +120,13 @@ class PlainKernels:
     ) -> Tensor:
         end = int(lengths.max())
         own_k, own_v = k[slots.long(), :, :end], v[slots.long(), :, :end]
-        seen = torch.arange(end, device=q.device) < lengths[:, None]  # [R, end]
+        seen = torch.arange(end, device=q.device) < lengths[:, None]  # [B, end]
         if tail is not None:
-            tail_k, tail_v, tails = tail
+            tail_k, tail_v, tail_lengths = tail
             rows = len(slots)
             own_k = torch.cat([own_k, tail_k.expand(rows, -1, -1, -1)], dim=2)
             own_v = torch.cat([own_v, tail_v.expand(rows, -1, -1, -1)], dim=2)
-            more = torch.arange(tail_k.shape[1], device=q.device) < tails[:, None]
+            more = torch.arange(tail_k.shape[1], device=q.device) < tail_lengths[:, None]
             seen = torch.cat([seen, more], dim=1)
         return _attend(q, own_k, own_v, seen[:, None, None])
 
@@ -147,16 +160,19 @@ class PlainKernels:
 
 
 class TritonKernels:
-    """Needs a GPU and Triton. Raises ImportError where that is missing."""
+    """The kernels in Triton, for a GPU.
+
+    Raises:
+        ImportError: there is no Triton.
+    """
 
     def __init__(self) -> None:
-        from . import triton_attention as triton_slots
-        from . import triton_layers
+        from . import triton_attention, triton_layers
 
         self._layers = triton_layers
-        self.store = triton_slots.store
-        self.attend_text = triton_slots.attend_text
-        self.attend_audio = triton_slots.attend_audio
+        self.store = triton_attention.store
+        self.attend_text = triton_attention.attend_text
+        self.attend_audio = triton_attention.attend_audio
         self.gelu = triton_layers.gelu_
         self.choose = triton_layers.choose
 
@@ -165,7 +181,7 @@ class TritonKernels:
 
 
 def make_kernels(device: torch.device) -> SlotKernels:
-    """Triton's on a GPU where they run, else the plain ones."""
+    """Return Triton's kernels on a GPU where they run, else the plain ones."""
     if device.type != "cuda":
         return PlainKernels()
     try:
@@ -183,6 +199,6 @@ def make_kernels(device: torch.device) -> SlotKernels:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-    """``q`` [R, W, H, d], ``k`` and ``v`` [R, H, S, d] -> [R, W, H * d]"""
+    """Attend from ``q`` [B, T, H, d] to ``k`` and ``v`` [B, H, F, d] where ``seen``; return [B, T, H * d]."""
     out = F.scaled_dot_product_attention(q.transpose(1, 2), k, v, attn_mask=seen)
     return out.transpose(1, 2).flatten(2)

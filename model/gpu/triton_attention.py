@@ -1,7 +1,7 @@
 """Attention over caches in slots on the GPU, as Triton kernels: any number of rows, each of its own length.
 
-Import it only where Triton is. Letters: R rows, W tokens of each, H heads, d = 64 channels of a head,
-N = R * W, C places of a slot.
+Import it only where Triton is. Letters: B rows, T tokens of each, H heads, d = 64 channels of a head,
+N = B * T, C places of a slot.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def _absorb(  # type: ignore[no-untyped-def]
     return top, total, acc
 
 
-@triton.jit(do_not_specialize=["W"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["T"])  # type: ignore[untyped-decorator]
 def _attend_kernel(  # type: ignore[no-untyped-def]
-    q_ptr,  # [R, W, H, d]
+    q_ptr,  # [B, T, H, d]
     k_ptr,  # [slots, H, C, d]
     v_ptr,
-    out_ptr,  # [R, W, H, d]
-    slot_ptr,  # [R]
-    limit_ptr,  # CAUSAL: positions [R, W]; else keys of each row [R]
+    out_ptr,  # [B, T, H, d]
+    slot_ptr,  # [B]
+    limit_ptr,  # CAUSAL: positions [B, T]; else keys of each row [B]
     tail_k_ptr,  # [H, tail, d], keys after those of every row
     tail_v_ptr,
-    tail_ptr,  # [R], how many of them a row has
-    W,
+    tail_ptr,  # [B], how many of them a row has
+    T,
     q_row,
     q_token,
     k_slot,
@@ -71,11 +71,11 @@ def _attend_kernel(  # type: ignore[no-untyped-def]
     slot = tl.load(slot_ptr + row).to(tl.int64)
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     channels = tl.arange(0, SIZE)
-    inside = m < W
+    inside = m < T
     q_at = q_ptr + row.to(tl.int64) * q_row + head * SIZE
     q = tl.load(q_at + m[:, None] * q_token + channels[None, :], mask=inside[:, None], other=0.0)
     if CAUSAL:
-        seen = tl.load(limit_ptr + row * W + m, mask=inside, other=0) + 1
+        seen = tl.load(limit_ptr + row * T + m, mask=inside, other=0) + 1
     else:
         seen = tl.zeros((BLOCK_M,), tl.int32) + tl.load(limit_ptr + row)
     end = tl.max(seen, 0)
@@ -98,7 +98,7 @@ def _attend_kernel(  # type: ignore[no-untyped-def]
                 SIZE, BLOCK_N, PRECISION,
             )  # fmt: skip
     out = acc / total[:, None]
-    place = ((row.to(tl.int64) * W + m[:, None]) * heads + head) * SIZE + channels[None, :]
+    place = ((row.to(tl.int64) * T + m[:, None]) * heads + head) * SIZE + channels[None, :]
     tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=inside[:, None])
 
 
@@ -129,9 +129,9 @@ def _store_kernel(  # type: ignore[no-untyped-def]
 
 
 def attend_text(q: Tensor, k: Tensor, v: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
-    """``q`` [R, W, H, d] over ``k`` and ``v`` [slots, H, C, d]; a query sees the places up to its own.
+    """``q`` [B, T, H, d] over ``k`` and ``v`` [slots, H, C, d]; a query sees the places up to its own.
 
-    ``slots`` [R] and ``positions`` [R, W] are int32. Returns [R, W, H * d].
+    ``slots`` [B] and ``positions`` [B, T] are int32. Returns [B, T, H * d].
     """
     return _attend(q, k, v, slots, positions, None)
 
@@ -144,10 +144,10 @@ def attend_audio(
     lengths: Tensor,
     tail: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """``q`` [R, W, H, d] over the first ``lengths`` [R] places of ``slots`` [R], all int32.
+    """``q`` [B, T, H, d] over the first ``lengths`` [B] places of ``slots`` [B], all int32.
 
-    ``tail``: keys and values [H, T, d] that follow those of a row, and how many of them each has [R].
-    Returns [R, W, H * d].
+    ``tail``: keys and values [H, F, d] that follow those of a row, and how many of them each has [B].
+    Returns [B, T, H * d].
     """
     return _attend(q, k, v, slots, lengths, tail)
 
@@ -163,7 +163,7 @@ def _attend(
     rows, width, heads, size = q.shape
     out = torch.empty((rows, width, heads * size), dtype=q.dtype, device=q.device)
     block = 16 if width <= 16 else 32 if width <= 32 else 64
-    tail_k, tail_v, tails = tail if tail is not None else (k, v, slots)
+    tail_k, tail_v, tail_lengths = tail if tail is not None else (k, v, slots)
     _attend_kernel[(rows, heads, triton.cdiv(width, block))](
         q,
         k,
@@ -173,7 +173,7 @@ def _attend(
         limits.contiguous(),
         tail_k,
         tail_v,
-        tails.contiguous(),
+        tail_lengths.contiguous(),
         width,
         q.stride(0),
         q.stride(1),

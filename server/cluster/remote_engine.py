@@ -14,7 +14,7 @@ from functools import partial
 from ...model.whisper.tokenizer import Tokenizer, get_tokenizer
 from ...streamer.audio.vad import make_detector
 from ...streamer.config import StreamConfig
-from ...streamer.engine.engine import FATAL, EngineStatistics
+from ...streamer.engine.engine import EngineStatistics
 from ...streamer.errors import EngineClosedError
 from ...streamer.jobs import DecodeJob, DecodeResult
 from ...streamer.session.session import StreamSession
@@ -38,8 +38,8 @@ from .shared_audio import SharedAudioSlots
 
 __all__ = ["JobLine", "RemoteEngine", "text_codec"]
 
-# errors of a process whose engine has ended, or is about to
-_LAST_WORDS = FATAL | {EngineClosedError.__name__}
+# the error of a process whose engine has ended, or is about to
+_ENGINE_CLOSED = EngineClosedError.__name__
 
 
 class JobLine:
@@ -94,7 +94,7 @@ class JobLine:
             case JobResult(id=number, result=result):
                 self._answer(number, result)
             case JobFailure(id=number, error=name):
-                dropped = name is None or name in _LAST_WORDS
+                dropped = name is None or name == _ENGINE_CLOSED
                 self._answer(number, None if dropped else RemoteJobError(name or ""))
             case _:
                 return False

@@ -1,75 +1,154 @@
-"""What a backend may be told.
-
-What an engine wants of whatever runs its jobs: in calls, or in passes between which jobs come and go.
-"""
+"""The contract between the engine and a model: jobs are admitted, and each step finishes some of them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from functools import partial
+from typing import Literal, NamedTuple, Protocol
 
 from ..jobs import DecodeJob, DecodeResult
 from .scheduler import QueuedJob
 
-__all__ = ["Backend", "BackendConfig", "ContextMode", "RollingBackend"]
+__all__ = [
+    "Backend",
+    "BackendConfig",
+    "BusyRule",
+    "ContextMode",
+    "Outcome",
+    "Room",
+    "SequentialBackend",
+]
 
-ContextMode = Literal["trimmed", "full"]  # the audio there is with silence after it, or 30 s
+ContextMode = Literal["trimmed", "full"]  # the window's audio with some silence after it, or 30 s
+
+# Makes the result of a finished job, or raises the error that it failed with. May be called on any thread.
+Outcome = Callable[[], DecodeResult]
+
+
+class Room(NamedTuple):
+    """The jobs that a backend takes at once; a single job may always be longer than ``seconds``."""
+
+    jobs: int
+    seconds: float = float("inf")  # of audio, in all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusyRule:
+    """The load from which endpoints are hurried: all three conditions must hold.
+
+    A hurried endpoint has the audio context of an update, which is cheaper.
+    """
+
+    taken: int = 1  # jobs that the backend takes together, at least
+    left: int = 0  # jobs that still wait after that for each backend of the engine, at least
+    waited: float = 0.0  # seconds that one of those taken has waited, at least
+    beams: bool = True  # a hurried endpoint still gets a beam search
+
+    def applies(self, *, taken: int, left: int, waited: float) -> bool:
+        return taken >= self.taken and left >= self.left and waited >= self.waited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendConfig:
-    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of a final decode
+    """How windows are decoded. The defaults are those of the product; tests and benchmarks compare others."""
+
+    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of an endpoint's tries
     compression_ratio_threshold: float = 2.4  # above: the text repeats itself
     logprob_threshold: float = -1.0  # below: the text is unlikely
     no_speech_threshold: float = 0.6  # above: an unlikely text is silence, not a failure
-    tokens_per_second: float = 14.0  # of audio; more is a runaway
     update_context: ContextMode = "trimmed"
-    final_context: ContextMode = "full"
-    final_beams: int = 5  # of the first try of a final decode; 1: greedy
-    seed: int = 0  # of sampling at temperatures above 0
+    endpoint_context: ContextMode = "full"
+    endpoint_beams: int = 5  # of an endpoint's first try; 1: greedy
+
+    def context(self, job: DecodeJob) -> ContextMode:
+        """Return the audio context that ``job`` is decoded with."""
+        whole = job.endpoint and not job.hurried
+        return self.endpoint_context if whole else self.update_context
+
+    def searches(self, job: DecodeJob, temperature: float, rule: BusyRule) -> bool:
+        """Return whether a try of ``job`` at ``temperature`` is a beam search rather than greedy."""
+        allowed = job.endpoint and (rule.beams or not job.hurried)
+        return allowed and temperature == 0.0 and self.endpoint_beams > 1
 
 
 class Backend(Protocol):
-    """What runs jobs. Called from one thread only."""
-
-    def decode(self, jobs: Sequence[DecodeJob]) -> list[DecodeResult]:
-        """One result for each job, in order."""
-        ...
-
-
-class RollingBackend(Protocol):
-    """What runs jobs that come and go between its passes. Called from one thread only, but for the
-    outcomes: those may be called from any, and make the result."""
+    """Runs jobs that come and go between its steps. Used from one thread only, but for the outcomes."""
 
     @property
-    def room(self) -> int:
-        """Jobs it takes now."""
-        ...
+    def busy_rule(self) -> BusyRule: ...
 
     @property
-    def wave_seconds(self) -> float:
-        """Of audio that it should be given at once, if jobs are not to wait long for their first pass."""
-        ...
-
-    @property
-    def idle(self) -> bool:
-        """Whether it has no jobs."""
+    def room(self) -> Room:
+        """What ``admit`` takes now."""
         ...
 
     @property
     def occupied(self) -> float:
-        """The share of its places that jobs have, 0 to 1."""
+        """The share of its places that jobs have, 0 to 1; 0 if it has none."""
         ...
 
-    def admit(self, jobs: Sequence[tuple[QueuedJob, DecodeJob]]) -> None:
-        """Takes jobs, each with a name of its own. Where it fails, it took none."""
+    def admit(self, jobs: Sequence[QueuedJob]) -> None:
+        """Take jobs that fit in ``room``. Where that fails, none of them was taken."""
         ...
 
-    def advance(self) -> list[tuple[QueuedJob, Callable[[], DecodeResult]]]:
-        """Runs one pass -> what is done by then."""
+    def step(self) -> list[tuple[QueuedJob, Outcome]]:
+        """Go on with all jobs for a moment; return those that are finished."""
         ...
 
     def abandon(self) -> list[QueuedJob]:
-        """Gives up all jobs."""
+        """Forget all jobs, after ``step`` has failed; return them."""
         ...
+
+    def is_fatal(self, error: Exception) -> bool:
+        """Return whether no job can be run in this process after ``error``."""
+        ...
+
+
+class SequentialBackend(ABC):
+    """Runs one job a step, from beginning to end: the simplest backend."""
+
+    busy_rule = BusyRule(left=2)
+
+    def __init__(self) -> None:
+        self._admitted: QueuedJob | None = None
+
+    @abstractmethod
+    def decode_one(self, job: DecodeJob) -> DecodeResult:
+        """Run ``job``."""
+
+    def decode(self, jobs: Sequence[DecodeJob]) -> list[DecodeResult]:
+        """Run ``jobs`` without an engine; one result for each, in order."""
+        return [self.decode_one(job) for job in jobs]
+
+    @property
+    def room(self) -> Room:
+        return Room(1 if self._admitted is None else 0)
+
+    @property
+    def occupied(self) -> float:
+        return 0.0 if self._admitted is None else 1.0
+
+    def admit(self, jobs: Sequence[QueuedJob]) -> None:
+        for entry in jobs:
+            self._admitted = entry
+
+    def step(self) -> list[tuple[QueuedJob, Outcome]]:
+        entry = self._admitted
+        if entry is None:
+            return []
+        result = self.decode_one(entry.job)
+        self._admitted = None
+        return [(entry, partial(_same, result))]
+
+    def abandon(self) -> list[QueuedJob]:
+        entry, self._admitted = self._admitted, None
+        return [] if entry is None else [entry]
+
+    def is_fatal(self, error: Exception) -> bool:
+        return False
+
+
+def _same(result: DecodeResult) -> DecodeResult:
+    return result

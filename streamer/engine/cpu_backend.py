@@ -1,8 +1,9 @@
-"""Runs decode jobs on a Whisper model. Used from one thread only."""
+"""A Whisper model on processor cores: one job at a time, each from beginning to end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -13,17 +14,41 @@ from ...model.whisper.cache import CrossCache
 from ...model.whisper.network import Whisper
 from ...model.whisper.tokenizer import Tokenizer
 from ..jobs import DecodedWord, DecodeJob, DecodeResult
-from .backend import BackendConfig
-from .fallback import Attempt, Ladder, in_language, initial_tokens, token_limit
+from .backend import BackendConfig, SequentialBackend
+from .fallback import SEED, Attempt, FallbackState, in_language, initial_tokens, token_limit
 from .token_rules import doubts_language, make_rules, pick_language, tokenizer_for
 from .window_encoder import WindowEncoder
 from .word_times import timed_words
 
-__all__ = ["BackendConfig", "WhisperBackend"]
+__all__ = ["BackendConfig", "CoreShare", "CpuBackend"]
 
 
-class WhisperBackend:
-    """``encoder``: that of another backend of the same model, which two threads may use at once."""
+class CoreShare:
+    """Divides ``cores`` among the backends that decode at the same time; a context of each decode."""
+
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
+        self._lock = threading.Lock()
+        self._decoding = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._decoding += 1
+            share = max(1, self._cores // self._decoding)
+        torch.set_num_threads(share)  # of this thread's operations
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._decoding -= 1
+
+
+class CpuBackend(SequentialBackend):
+    """Decodes one job after the other with ``model``. Used from one thread only.
+
+    Args:
+        encoder: of another backend of the same model; several threads may use it at once.
+        cores: shared with the other backends of the engine; None leaves the number of threads as it is.
+    """
 
     def __init__(
         self,
@@ -31,12 +56,15 @@ class WhisperBackend:
         config: BackendConfig | None = None,
         *,
         encoder: WindowEncoder | None = None,
+        cores: CoreShare | None = None,
     ) -> None:
+        super().__init__()
         self.model = model
         self.config = config or BackendConfig()
         self.encoder = encoder or WindowEncoder(model)
         self._tokenizer = tokenizer_for(model, None, "transcribe")
         self._rules = make_rules(model, self._tokenizer)
+        self._cores: AbstractContextManager[object] = cores or nullcontext()
         self._cache = model.decoder.new_cache(1)
         self._generator = torch.Generator(device=model.device)
 
@@ -44,31 +72,28 @@ class WhisperBackend:
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
 
-    @torch.inference_mode()
-    def decode(self, jobs: Sequence[DecodeJob]) -> list[DecodeResult]:
-        """One result for each job, in order. A row does not depend on the others."""
-        return [self._decode_one(job) for job in jobs]
+    def decode_one(self, job: DecodeJob) -> DecodeResult:
+        with self._cores, torch.inference_mode():
+            return self._decode(job)
 
-    def _decode_one(self, job: DecodeJob) -> DecodeResult:
-        whole = job.endpoint and not job.hurried
-        context = self.config.final_context if whole else self.config.update_context
-        audio, frames = self.encoder(job.audio, context)
+    def _decode(self, job: DecodeJob) -> DecodeResult:
+        audio, frames = self.encoder(job.audio, self.config.context(job))
         language, probability = self._language(job, audio)
         job = in_language(job, language)
         tokenizer = tokenizer_for(self.model, language, job.task)
-        attempt, output = self._climb(job, audio, tokenizer)
+        attempt, output = self._try_until_accepted(job, audio, tokenizer)
         words = self._words(job, output, tokenizer, language, frames)
         return attempt.result(words, language, probability)
 
-    def _climb(
+    def _try_until_accepted(
         self, job: DecodeJob, audio: CrossCache, tokenizer: Tokenizer
     ) -> tuple[Attempt, GreedyOutput]:
-        """Tries until a text is taken."""
-        ladder = Ladder(job, self.config)
+        """Decode, warmer each time, until a text is accepted."""
+        fallback = FallbackState(job, self.config)
         outputs: dict[Attempt, GreedyOutput] = {}
         while True:
-            temperature = ladder.temperature
-            output = self._attempt(ladder.job, audio, tokenizer, temperature)
+            temperature = fallback.temperature
+            output = self._attempt(fallback.job, audio, tokenizer, temperature)
             attempt = Attempt.of(
                 job,
                 tokenizer,
@@ -81,7 +106,7 @@ class WhisperBackend:
                 temperature=temperature,
             )
             outputs[attempt] = output
-            taken = ladder.add(attempt)
+            taken = fallback.add(attempt)
             if taken is not None:
                 return taken, outputs[taken]
 
@@ -89,8 +114,8 @@ class WhisperBackend:
         self, job: DecodeJob, audio: CrossCache, tokenizer: Tokenizer, temperature: float
     ) -> GreedyOutput:
         initial, sot = initial_tokens(job, tokenizer)
-        limit = token_limit(job, self.config)
-        if job.endpoint and temperature == 0.0 and self.config.final_beams > 1:
+        limit = token_limit(job)
+        if self.config.searches(job, temperature, self.busy_rule):
             return self._beam(job, audio, initial, sot, limit)
         return decode_greedy(
             self.model,
@@ -102,7 +127,7 @@ class WhisperBackend:
             max_tokens=limit,
             allow_empty=bool(job.prefix),
             temperature=temperature,
-            generator=self._generator.manual_seed(self.config.seed),
+            generator=self._generator.manual_seed(SEED),
             cache=self._cache,
         )
 
@@ -114,7 +139,7 @@ class WhisperBackend:
             audio,
             initial,
             self._rules,
-            beam_size=self.config.final_beams,
+            beam_size=self.config.endpoint_beams,
             max_tokens=limit,
             allow_empty=bool(job.prefix),
         )
@@ -137,7 +162,7 @@ class WhisperBackend:
         language: str,
         frames: int,
     ) -> tuple[DecodedWord, ...]:
-        """The words after the prefix, timed by the attention of the passes that decoded them."""
+        """Return the words after the prefix, timed by the attention of the passes that decoded them."""
         if not output.tokens or output.scores is None:
             return ()
         cost = alignment_cost(output.scores, frames, skip=len(tokenizer.sot_sequence))
@@ -148,7 +173,7 @@ class WhisperBackend:
         )
 
     def _language(self, job: DecodeJob, audio: CrossCache) -> tuple[str, float | None]:
-        """The language to decode in, and its probability where it had to be detected."""
+        """Return the language to decode in, and its probability if it had to be detected."""
         if not doubts_language(job, self.model):
             return job.language or "en", None
         tokenizer = self._tokenizer

@@ -1,4 +1,11 @@
-"""The engine: jobs of all streams in, results out, on threads of its own that own the model."""
+"""The engine: jobs of all streams in, results out, on threads of its own that own the model.
+
+Each backend has a thread, which goes through one loop for as long as the engine is open:
+
+    schedule: jobs from the queue, as many as the backend has room for
+    run: the backend admits them, and goes one step
+    postprocess: the results of what is finished by then reach those who wait for them
+"""
 
 from __future__ import annotations
 
@@ -17,41 +24,45 @@ from ..config import DetectorName, StreamConfig
 from ..errors import EngineClosedError
 from ..jobs import DecodeJob, DecodeResult
 from ..session.session import StreamSession, TextCodec
-from .backend import Backend, RollingBackend
+from .backend import Backend, Outcome
 from .scheduler import JobQueue, QueuedJob
 
-__all__ = ["FATAL", "EngineStatistics", "EngineThread"]
+__all__ = ["Engine", "EngineStatistics"]
 
 _log = logging.getLogger(__name__)
 
+_REST_SECONDS = 20.0  # between two calls of ``on_rest``
+
 
 class EngineStatistics(NamedTuple):
+    """What an engine has done since it was started, and what it has to do."""
+
     queued: int  # jobs waiting
     running: int  # jobs being decoded
     done: int  # jobs decoded since the start
     failed: int
     audio_seconds: float  # of all windows decoded
-    # spent decoding, mean over the backends: a second a second is all there is. Of a batch, as much as its
-    # places were taken
+    # spent decoding, mean over the backends: a second a second is all there is. Of a batch, the share of
+    # its places that are taken counts
     busy_seconds: float
     processes: int = 1  # that decode; 0: the last one has ended, and the next is being started
 
 
-# Under load endpoints make do with less. Backends of one job: so many wait for each of them. Batches, which
-# jobs always wait for: one has waited for so long, and many are about to be taken together.
-_HURRY, _CROWD, _HURRY_SECONDS = 2, 8, 0.05
-_REST_SECONDS = 20.0  # between two moments that a backend takes for itself
-# PyTorch's name for an error after which every call to the GPU fails (an illegal access, an assertion)
-FATAL = frozenset({"AcceleratorError"})
-
-
-class EngineThread:
+class Engine:
     """Runs every backend on a thread of its own. ``submit`` may be called from any thread.
 
     A stream has one job out at a time, so the queue is bounded by the number of streams.
-    ``on_start`` is called on a backend's thread before it decodes, with how many are at work then;
-    ``on_rest`` between jobs, every ``rest_seconds``, and once when there are no more (not of batches);
-    ``on_fatal`` after a failure that leaves a GPU unusable for this process: nothing can be decoded any more.
+
+    Args:
+        backends: each belongs to its thread from now on.
+        codec: the tokenizer that sessions need.
+        model_name: for those who ask which model this is.
+        languages: codes that a stream may ask for; empty for an English model.
+        make_detector: makes the speech detector of a new session.
+        on_rest: called between jobs, on a backend's thread: at most every ``rest_seconds`` while there are
+            jobs, and once after the last.
+        on_fatal: called after an error that leaves a backend unusable for this process.
+        clock: seconds, as ``time.perf_counter``.
     """
 
     def __init__(
@@ -61,61 +72,54 @@ class EngineThread:
         *,
         model_name: str,
         languages: tuple[str, ...] = (),
-        max_batch: int = 1,
         make_detector: Callable[[DetectorName], SpeechDetector] = make_detector,
-        on_start: Callable[[int], None] = lambda busy: None,
         on_rest: Callable[[], None] = lambda: None,
         rest_seconds: float = _REST_SECONDS,
-        clock: Callable[[], float],
-        rolling: Sequence[RollingBackend] = (),
         on_fatal: Callable[[], None] = lambda: None,
+        clock: Callable[[], float],
     ) -> None:
         self.model_name = model_name
-        self.languages = languages  # codes a stream may ask for; empty: English only
-        self._on_start = on_start
-        self._on_rest = on_rest
-        self._rest_seconds = rest_seconds
-        self._rested = True  # since the last job
-        self._rest_at = clock() + rest_seconds
-        self._on_fatal = on_fatal
+        self.languages = languages
         self._codec = codec
         self._make_detector = make_detector
+        self._on_rest = on_rest
+        self._rest_seconds = rest_seconds
+        self._on_fatal = on_fatal
         self._clock = clock
-        self._max_batch = max_batch
-        self._condition = threading.Condition()
+        self._condition = threading.Condition()  # guards all that follows
         self._queue = JobQueue()
         self._closed = False
+        self._rested = True  # no job has run since ``on_rest`` was called
+        self._rest_at = clock() + rest_seconds
         self._running = 0
-        self._busy = 0  # threads at work
         self._done = 0
         self._failed = 0
         self._audio_seconds = 0.0
         self._busy_seconds = 0.0
+        # makes the results of finished jobs, while the next ones are decoded
+        self._results = ThreadPoolExecutor(1, "decode-results")
         self._threads = [
             threading.Thread(
-                target=self._run, args=[backend], name=f"decode-engine-{number}", daemon=True
+                target=self._loop, args=[backend], name=f"decode-engine-{number}", daemon=True
             )
             for number, backend in enumerate(backends)
         ]
-        self._threads += [
-            threading.Thread(
-                target=self._roll, args=[backend], name=f"batch-engine-{number}", daemon=True
-            )
-            for number, backend in enumerate(rolling)
-        ]
-        # makes the words of finished jobs, while the next ones are decoded
-        self._finisher = ThreadPoolExecutor(1, "decode-results") if rolling else None
         for thread in self._threads:
             thread.start()
 
     def new_session(self, config: StreamConfig) -> StreamSession:
-        """A stream whose jobs this engine can run. Raises DetectorError where its detector is missing."""
+        """Return a stream whose jobs this engine can run.
+
+        Raises:
+            DetectorError: its speech detector cannot be had.
+        """
         return StreamSession(config, self._make_detector(config.detector), self._codec)
 
     def submit(self, job: DecodeJob) -> Future[DecodeResult]:
-        """Queues ``job``. Cancelling the future drops a job that has not begun.
+        """Queue ``job``. Cancelling the future drops a job that has not begun.
 
-        Raises EngineClosedError after ``close``.
+        Raises:
+            EngineClosedError: ``close`` was called, or a backend cannot be used any longer.
         """
         future: Future[DecodeResult] = Future()
         with self._condition:
@@ -126,17 +130,11 @@ class EngineThread:
         return future
 
     def close(self) -> None:
-        """Cancels what waits, finishes what runs, and ends the threads."""
-        with self._condition:
-            self._closed = True
-            waiting = self._queue.clear()
-            self._condition.notify_all()
-        for entry in waiting:
-            entry.future.cancel()
+        """Cancel what waits, finish what runs, and end the threads."""
+        self._refuse_jobs()
         for thread in self._threads:
             thread.join()
-        if self._finisher is not None:
-            self._finisher.shutdown()
+        self._results.shutdown()
 
     def statistics(self) -> EngineStatistics:
         with self._condition:
@@ -149,152 +147,147 @@ class EngineThread:
                 busy_seconds=self._busy_seconds,
             )
 
-    def _run(self, backend: Backend) -> None:
-        while batch := self._take():
-            started = self._clock()
-            outcomes = self._decode(backend, batch)
-            failed = [e for e, o in zip(batch, outcomes, strict=True) if isinstance(o, Exception)]
-            with self._condition:
-                self._busy -= 1
-                self._busy_seconds += (self._clock() - started) / len(self._threads)
-            self._settle(failed, failed=True)
-            self._settle([entry for entry in batch if entry not in failed], failed=False)
-            for entry, outcome in zip(batch, outcomes, strict=True):
-                if isinstance(outcome, Exception):
-                    entry.future.set_exception(outcome)
-                else:
-                    entry.future.set_result(outcome)
-            if (now := self._clock()) >= self._rest_at:
-                self._rest_at = now + self._rest_seconds
-                self._on_rest()
+    # The loop of a backend's thread
 
-    def _decode(
-        self, backend: Backend, batch: Sequence[QueuedJob]
-    ) -> list[DecodeResult | Exception]:
-        """Where a batch fails, each job is run alone: one must not cost the others theirs."""
-        try:
-            self._on_start(self._busy)
-            hurried = len(self._queue) >= _HURRY * len(self._threads)
-            results = backend.decode([replace(entry.job, hurried=hurried) for entry in batch])
-            if len(results) != len(batch):
-                raise ValueError(f"{len(batch)} jobs gave {len(results)} results")
-        except Exception as error:  # noqa: BLE001 - a job may fail in any way; the engine lives on
-            _log.error("decode failed: %s at %s", type(error).__name__, _place(error))
-            if len(batch) == 1:
-                return [error]
-            return [outcome for entry in batch for outcome in self._decode(backend, [entry])]
-        return list(results)
-
-    def _roll(self, backend: RollingBackend) -> None:
+    def _loop(self, backend: Backend) -> None:
         # Jobs that failed together: each is run once more, alone, so that none costs the others theirs.
-        suspects: deque[QueuedJob] = deque()
-        while (batch := self._join(backend, suspects)) is not None:
-            started = self._clock()
-            failed: list[QueuedJob] = []
-            done: list[tuple[QueuedJob, Callable[[], DecodeResult]]] = []
-            error: Exception | None = None
-            occupied = backend.occupied
-            try:
-                backend.admit(self._hurried(batch))
-            except Exception as broken:  # noqa: BLE001 - a job may fail in any way; the engine lives on
-                error, failed = broken, batch
-            try:
-                done = backend.advance()
-            except Exception as broken:  # noqa: BLE001 - as above
-                error, failed = broken, [*failed, *backend.abandon()]
-            with self._condition:
-                # a batch that is not full has time for more, however long its passes take
-                spent = (self._clock() - started) * max(occupied, backend.occupied)
-                self._busy_seconds += spent / len(self._threads)
-            if error is not None:
-                _log.error("decode failed: %s at %s", type(error).__name__, _place(error))
-                if type(error).__name__ in FATAL:
-                    self._give_up([*failed, *suspects], error)
-                    self._fail()
-                    return
-                if len(failed) > 1:
-                    suspects.extend(failed)
-                else:
-                    self._give_up(failed, error)
-            assert self._finisher is not None
-            for entry, outcome in done:
-                self._finisher.submit(self._finish, entry, outcome)
-        self._give_up(suspects, EngineClosedError())
+        retry_alone: deque[QueuedJob] = deque()
+        while (jobs := self._schedule(backend, retry_alone)) is not None:
+            finished = self._run(backend, jobs, retry_alone)
+            self._postprocess(finished)
+            self._rest_if_due()
+        self._fail_jobs(retry_alone, EngineClosedError())
 
-    def _hurried(self, batch: Sequence[QueuedJob]) -> list[tuple[QueuedJob, DecodeJob]]:
-        waited = max((self._clock() - entry.asked for entry in batch), default=0.0)
-        late = len(batch) >= _CROWD and waited > _HURRY_SECONDS
+    def _schedule(self, backend: Backend, retry_alone: deque[QueuedJob]) -> list[QueuedJob] | None:
+        """Return the jobs that ``backend`` takes now; wait for one while it has none.
+
+        Empty: it goes on with those it has, or it is time to rest. None: the engine is closed.
+        """
+        with self._condition:
+            while not (backend.occupied or self._queue or retry_alone or self._closed):
+                seconds = None if self._rested else self._rest_at - self._clock()
+                if seconds is not None and seconds <= 0:
+                    return []
+                self._condition.wait(seconds)
+            if self._closed and not backend.occupied:
+                return None
+            if retry_alone:  # they count as running already
+                return [] if backend.occupied else [retry_alone.popleft()]
+            jobs = self._queue.take(*backend.room)
+            self._running += len(jobs)
+            return self._hurry_endpoints(backend, jobs)
+
+    def _hurry_endpoints(self, backend: Backend, jobs: list[QueuedJob]) -> list[QueuedJob]:
+        """Mark the endpoints among ``jobs`` if many others wait."""
+        now = self._clock()
+        if not jobs or not backend.busy_rule.applies(
+            taken=len(jobs),
+            left=len(self._queue) // len(self._threads),
+            waited=max(now - entry.asked for entry in jobs),
+        ):
+            return jobs
         return [
-            (entry, replace(entry.job, hurried=True) if late and entry.job.endpoint else entry.job)
-            for entry in batch
+            replace(entry, job=replace(entry.job, hurried=True)) if entry.job.endpoint else entry
+            for entry in jobs
         ]
 
-    def _fail(self) -> None:
-        with self._condition:
-            self._closed = True
-            waiting = self._queue.clear()
-        for entry in waiting:
-            entry.future.cancel()
-        _log.critical("the GPU cannot be used by this process any more: it must be started again")
-        self._on_fatal()
+    def _run(
+        self, backend: Backend, jobs: Sequence[QueuedJob], retry_alone: deque[QueuedJob]
+    ) -> list[tuple[QueuedJob, Outcome]]:
+        """Admit ``jobs`` and go one step; return what is finished. A job may fail in any way."""
+        finished: list[tuple[QueuedJob, Outcome]] = []
+        failed: list[QueuedJob] = []
+        error: Exception | None = None
+        started = self._clock()
+        try:
+            backend.admit(jobs)
+        except Exception as broken:  # noqa: BLE001 - the engine lives on
+            error, failed = broken, list(jobs)
+        # a batch that is not full has time for more, however long its steps take
+        occupied = backend.occupied
+        try:
+            finished = backend.step()
+        except Exception as broken:  # noqa: BLE001 - the engine lives on
+            error, failed = broken, [*failed, *backend.abandon()]
+        if occupied:
+            with self._condition:
+                spent = (self._clock() - started) * occupied
+                self._busy_seconds += spent / len(self._threads)
+                self._rested = False
+        if error is not None:
+            _log_error(error)
+            if backend.is_fatal(error):
+                self._lose([*failed, *backend.abandon(), *retry_alone], error)
+                retry_alone.clear()
+            elif len(failed) > 1:
+                retry_alone.extend(
+                    replace(entry, job=replace(entry.job, hurried=False)) for entry in failed
+                )
+            else:
+                self._fail_jobs(failed, error)
+        return finished
 
-    def _give_up(self, failed: Sequence[QueuedJob], error: Exception) -> None:
-        self._settle(failed, failed=True)
+    def _postprocess(self, finished: Sequence[tuple[QueuedJob, Outcome]]) -> None:
+        for entry, outcome in finished:
+            self._results.submit(self._finish_job, entry, outcome)
+
+    def _finish_job(self, entry: QueuedJob, outcome: Outcome) -> None:
+        try:
+            result = outcome()
+        except Exception as error:  # noqa: BLE001 - it must reach those who wait for it
+            _log_error(error)
+            self._fail_jobs([entry], error)
+            return
+        self._count([entry], failed=False)
+        entry.future.set_result(result)
+
+    def _fail_jobs(self, failed: Sequence[QueuedJob], error: Exception) -> None:
+        self._count(failed, failed=True)
         for entry in failed:
             entry.future.set_exception(error)
 
-    def _finish(self, entry: QueuedJob, outcome: Callable[[], DecodeResult]) -> None:
-        try:
-            result = outcome()
-        except Exception as error:  # noqa: BLE001 - it must reach whoever waits
-            _log.error("decode failed: %s at %s", type(error).__name__, _place(error))
-            self._give_up([entry], error)
-            return
-        self._settle([entry], failed=False)
-        entry.future.set_result(result)
-
-    def _join(self, backend: RollingBackend, suspects: deque[QueuedJob]) -> list[QueuedJob] | None:
-        """The jobs that ``backend`` takes now; waits for one if it has none. None: the engine is closed."""
+    def _count(self, jobs: Sequence[QueuedJob], *, failed: bool) -> None:
         with self._condition:
-            while backend.idle and not (self._queue or suspects or self._closed):
-                self._condition.wait()
-            if backend.idle and self._closed:
-                return None
-            if suspects:  # they count as running already
-                return [suspects.popleft()] if backend.idle else []
-            batch = self._queue.take(backend.room, backend.wave_seconds)
-            self._running += len(batch)
-            return batch
-
-    def _take(self) -> list[QueuedJob]:
-        """The next jobs to run; waits for one. Empty: the engine is closed."""
-        with self._condition:
-            batch: list[QueuedJob] = []
-            while not batch:
-                while not self._queue and not self._closed:
-                    woken = self._condition.wait(None if self._rested else self._rest_seconds)
-                    if not (woken or self._queue or self._busy or self._rested):
-                        self._rested = True
-                        self._on_rest()
-                if self._closed:
-                    return []
-                batch = self._queue.take(self._max_batch)
-            self._running += len(batch)
-            self._busy += 1
-            self._rested = False
-            return batch
-
-    def _settle(self, batch: Sequence[QueuedJob], *, failed: bool) -> None:
-        with self._condition:
-            self._running -= len(batch)
-            self._audio_seconds += sum(entry.seconds for entry in batch)
+            self._running -= len(jobs)
+            self._audio_seconds += sum(entry.seconds for entry in jobs)
             if failed:
-                self._failed += len(batch)
+                self._failed += len(jobs)
             else:
-                self._done += len(batch)
+                self._done += len(jobs)
+
+    def _rest_if_due(self) -> None:
+        """Call ``on_rest``, if its time has come; never while the lock is held."""
+        with self._condition:
+            now = self._clock()
+            if self._rested or now < self._rest_at:
+                return
+            self._rested = True
+            self._rest_at = now + self._rest_seconds
+        self._on_rest()
+
+    # The end
+
+    def _refuse_jobs(self) -> None:
+        """Take no job from now on, and cancel what waits."""
+        with self._condition:
+            self._closed = True
+            waiting = self._queue.clear()
+            self._condition.notify_all()
+        for entry in waiting:
+            entry.future.cancel()
+
+    def _lose(self, failed: Sequence[QueuedJob], error: Exception) -> None:
+        """Nothing can be decoded by this process after ``error``."""
+        self._refuse_jobs()
+        closed = EngineClosedError()
+        closed.__cause__ = error
+        self._fail_jobs(failed, closed)
+        _log.critical("the GPU cannot be used by this process any more: it must be started again")
+        self._on_fatal()
 
 
-def _place(error: Exception) -> str:
-    """Where ``error`` was raised. Its text is not for the log: it may hold what was said."""
+def _log_error(error: Exception) -> None:
+    """Log where ``error`` was raised. Its text is not for the log: it may hold words of a stream."""
     frames = traceback.extract_tb(error.__traceback__)
-    return " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames[-3:]))
+    place = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames[-3:]))
+    _log.error("decode failed: %s at %s", type(error).__name__, place)

@@ -1,4 +1,4 @@
-"""The tries at one window: what counts as failed, how warm the next one is, and which text is taken.
+"""The tries at one window: the texts that are rejected, the temperature of the next try, the text that is taken.
 
 Source: the fallback of Radford et al. 2022, section 4.5, for text without timestamps. No torch here.
 """
@@ -13,7 +13,10 @@ from ..config import SAMPLE_RATE
 from ..jobs import DecodedWord, DecodeJob, DecodeResult
 from .backend import BackendConfig
 
-__all__ = ["Attempt", "Ladder", "in_language", "initial_tokens", "token_limit"]
+__all__ = ["SEED", "Attempt", "FallbackState", "in_language", "initial_tokens", "token_limit"]
+
+SEED = 0  # of sampling at temperatures above 0
+_TOKENS_PER_SECOND = 14.0  # of audio; more is a runaway
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,7 +67,7 @@ class Attempt:
         language: str,
         probability: float | None,
     ) -> DecodeResult:
-        """What the job is answered where this text is taken."""
+        """Return the job's result, if this text is taken."""
         return DecodeResult(
             tokens=self.tokens,
             words=words,
@@ -80,8 +83,8 @@ class Attempt:
         )
 
 
-class Ladder:
-    """The tries of one job: temperature 0; a final job whose text fails the checks is tried again, warmer.
+class FallbackState:
+    """The tries of one job: temperature 0; an endpoint whose text is rejected is tried again, warmer.
 
     Where every try fails, the likeliest text that does not repeat itself is taken: at high
     temperatures, noise gives nonsense.
@@ -99,9 +102,9 @@ class Ladder:
         return self._temperatures[len(self._attempts)]
 
     def add(self, attempt: Attempt) -> Attempt | None:
-        """The text to take, or None: ``job`` is to be tried once more."""
+        """Return the attempt to take; None if ``job`` is to be tried once more, at ``temperature``."""
         self._attempts.append(attempt)
-        if not self._failed(attempt):
+        if not self._is_rejected(attempt):
             return attempt
         if len(self._attempts) < len(self._temperatures):
             if self._repeats(attempt):
@@ -115,7 +118,7 @@ class Ladder:
             attempt.looped or attempt.compression_ratio > self._config.compression_ratio_threshold
         )
 
-    def _failed(self, attempt: Attempt) -> bool:
+    def _is_rejected(self, attempt: Attempt) -> bool:
         if self._repeats(attempt):
             return True
         unlikely = attempt.avg_logprob < self._config.logprob_threshold
@@ -124,20 +127,20 @@ class Ladder:
 
 
 def in_language(job: DecodeJob, language: str) -> DecodeJob:
-    """``job``, to be decoded in ``language``: another one than before makes prompt and draft useless."""
+    """Return ``job``, to be decoded in ``language``: another one than before makes prompt and draft useless."""
     if job.language is None or language == job.language:
         return job
     return replace(job, prompt=(), draft=())
 
 
 def initial_tokens(job: DecodeJob, tokenizer: Tokenizer) -> tuple[tuple[int, ...], int]:
-    """What the decoder is given before the text, and where ``<|startoftranscript|>`` stands in it."""
+    """Return the tokens before the text, and the index of ``<|startoftranscript|>`` in them."""
     prompt = (tokenizer.sot_prev, *job.prompt) if job.prompt else ()
     sot = tokenizer.sot_sequence_including_notimestamps
     return (*prompt, *sot, *job.prefix), len(prompt)
 
 
-def token_limit(job: DecodeJob, config: BackendConfig) -> int:
-    """How many tokens may follow the prefix: more is a runaway."""
+def token_limit(job: DecodeJob) -> int:
+    """Return the number of tokens that may follow the prefix: more is a runaway."""
     seconds = len(job.audio) / SAMPLE_RATE
-    return max(0, 12 + round(seconds * config.tokens_per_second) - len(job.prefix))
+    return max(0, 12 + round(seconds * _TOKENS_PER_SECOND) - len(job.prefix))

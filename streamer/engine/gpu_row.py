@@ -1,69 +1,69 @@
-"""A job in flight in a batch: its slots, its tries, and what came of them. No torch here."""
+"""A job that is decoded in a batch: its slots, its tries, and their results. No torch here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from ...model.decoding.beam_row import BeamRow
 from ...model.decoding.greedy_row import GreedyRow
 from ...model.whisper.tokenizer import Tokenizer
 from ..jobs import DecodedWord, DecodeJob, DecodeResult
-from .backend import BackendConfig
-from .fallback import Attempt, Ladder, initial_tokens, token_limit
+from .backend import BackendConfig, BusyRule, Outcome
+from .fallback import Attempt, FallbackState, initial_tokens, token_limit
+from .scheduler import QueuedJob
 from .word_times import timed_words
 
 if TYPE_CHECKING:
     from ...model.gpu.alignment import RowTimes
 
-__all__ = ["BatchRow", "Outcome"]
-
-Outcome = Callable[[], DecodeResult]  # may be called from any thread
-
-K = TypeVar("K")
+__all__ = ["GpuRow"]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class BatchRow(Generic[K]):
-    key: K
-    job: DecodeJob
+class GpuRow:
+    """A row of the running batch."""
+
+    entry: QueuedJob
+    job: DecodeJob  # that of ``entry``; without its prompt once another language is detected
     slot: int  # of its audio, and of its text
     frames: int  # audio positions of the audio itself
     positions: int  # that are encoded
-    tail: int  # positions of silence after them
-    ladder: Ladder
+    silence: int  # positions of silence after them
+    fallback: FallbackState
     config: BackendConfig
     language: str = "en"
     probability: float | None = None
     tokenizer: Tokenizer | None = None  # None: the language is not known yet
     greedy: GreedyRow | None = None  # the try that goes on
     beams: BeamRow | None = None  # or this one
-    beam_texts: list[int] = field(default_factory=list)  # slots of the beams
+    beam_slots: list[int] = field(default_factory=list)  # text slots of the beams
     temperature: float = 0.0
-    sot: int = 0  # place of ``<|startoftranscript|>`` in the try
+    sot_index: int = 0  # of ``<|startoftranscript|>`` in the try
     no_speech_prob: float = 0.0
     initials: dict[Attempt, tuple[tuple[int, ...], int]] = field(default_factory=dict)
     taken: Attempt | None = None
-    end: int = 0  # places of the text that was taken
+    end: int = 0  # places of the text that is taken
 
-    @property
-    def wants_beams(self) -> bool:
-        """Whether the next try is a beam search."""
-        searched = self.config.final_beams > 1 and self.ladder.temperature == 0.0
-        return self.job.endpoint and not self.job.hurried and searched
+    def wants_beams(self, rule: BusyRule) -> bool:
+        """Return whether the next try is to be a beam search."""
+        return self.config.searches(self.job, self.fallback.temperature, rule)
 
     def begin(self, eot: int, context: int, *, beams: bool) -> None:
-        """The next try, as a beam search or greedily."""
+        """Begin the next try, as a beam search or greedily.
+
+        Args:
+            context: places for tokens that the decoder has.
+        """
         assert self.tokenizer is not None
-        job, self.temperature = self.ladder.job, self.ladder.temperature
-        initial, self.sot = initial_tokens(job, self.tokenizer)
-        limit = token_limit(job, self.config)
+        job, self.temperature = self.fallback.job, self.fallback.temperature
+        initial, self.sot_index = initial_tokens(job, self.tokenizer)
+        limit = token_limit(job)
         self.greedy = self.beams = None
         if beams:
             self.beams = BeamRow(
                 initial,
-                beams=self.config.final_beams,
+                beams=self.config.endpoint_beams,
                 eot=eot,
                 context=context,
                 max_tokens=limit,
@@ -78,7 +78,7 @@ class BatchRow(Generic[K]):
         )
 
     def conclude(self) -> bool:
-        """The greedy try is done. Returns whether a text is taken now; else it is tried again."""
+        """End the greedy try; return whether its text, or an earlier one, is taken. Else the job is tried again."""
         greedy = self.current
         return self._add(
             greedy.initial,
@@ -90,7 +90,7 @@ class BatchRow(Generic[K]):
         )
 
     def conclude_beams(self, tokens: list[int], logprobs: list[float]) -> bool:
-        """The same for a beam search that found ``tokens``."""
+        """End a beam search that found ``tokens``; as ``conclude``."""
         assert self.beams is not None
         return self._add(
             self.beams.initial,
@@ -108,7 +108,11 @@ class BatchRow(Generic[K]):
         return self.greedy
 
     def outcome(self, times: RowTimes | None) -> Outcome:
-        """What makes the job's result of the text that was taken; ``times``: of its tokens, if it has any."""
+        """Return the function that makes the job's result.
+
+        Args:
+            times: of the tokens of the text that is taken; None if it has none.
+        """
         attempt, tokenizer = self.taken, self.tokenizer
         assert attempt is not None
         assert tokenizer is not None
@@ -151,6 +155,6 @@ class BatchRow(Generic[K]):
             passes=passes,
             temperature=self.temperature,
         )
-        self.initials[attempt] = initial, self.sot
-        self.taken = self.ladder.add(attempt)
+        self.initials[attempt] = initial, self.sot_index
+        self.taken = self.fallback.add(attempt)
         return self.taken is not None

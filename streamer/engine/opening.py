@@ -1,4 +1,4 @@
-"""``open_engine``: from the name of a model to an engine that has decoded something."""
+"""``open_engine``: loads a model, warms it up, and starts its engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ..jobs import DecodeJob
-from .engine import EngineThread
+from .engine import Engine
 
 if TYPE_CHECKING:
     from ...model.whisper.network import Whisper
@@ -31,13 +31,18 @@ def open_engine(
     threads: int | None = None,
     number: int = 0,
     count: int = 1,
-) -> EngineThread:
-    """Loads ``model`` (a name or path), warms it up, and starts its engine.
+) -> Engine:
+    """Load ``model``, warm it up, and start its engine.
 
-    ``number``: of this process among ``count`` with an engine each. They share the processors; and the GPUs:
-    without one that is named, each takes the next in turn.
+    Args:
+        model: a name or path.
+        device: None takes a GPU if there is one.
+        threads: processor threads; None takes the share of this process.
+        number: of this process among ``count`` that have an engine each. They share the processors, and the
+            GPUs: unless one is named, each process takes the next in turn.
 
-    Raises the errors of ``load_model``, each one clear sentence.
+    Raises:
+        ModelError: it cannot be loaded; see ``load_model``.
     """
     from ...model.cpu.runtime import (
         disable_mkl_buffers,
@@ -47,7 +52,7 @@ def open_engine(
     )
     from ...model.weights.locate import locate
 
-    locate(model)  # a mistyped name is told before the slow imports
+    locate(model)  # a mistyped name is refused before the slow imports
     use_passive_omp_wait()
     limit_onednn_cache()
     disable_mkl_buffers()
@@ -70,59 +75,64 @@ def open_engine(
     return _on_gpu(whisper, sharing) if whisper.device.type == "cuda" else _on_cpu(whisper)
 
 
-def _on_cpu(whisper: Whisper) -> EngineThread:
-    """Two streams on one core each get more done than one after the other on all cores."""
+def _on_cpu(whisper: Whisper) -> Engine:
+    """Return an engine with a backend for each core: they get more done than one on all cores."""
     import numpy as np
     import torch
 
     from ...model.cpu.runtime import trim_malloc
     from ...model.cpu.warmup import COMPILING, warm_up
-    from .cpu_backend import WhisperBackend
+    from .cpu_backend import CoreShare, CpuBackend
 
     cores = torch.get_num_threads()
+    share = CoreShare(cores)
     # kernels are loaded beside the encoder's first run
     with ThreadPoolExecutor(1) as beside:
         warming = beside.submit(warm_up, whisper, lambda: _log.info(COMPILING))
-        first = WhisperBackend(whisper)
+        first = CpuBackend(whisper, cores=share)
         warming.result()
     others = [
-        WhisperBackend(whisper, encoder=first.encoder) for _ in range(min(cores, _MOST_WORKERS) - 1)
+        CpuBackend(whisper, encoder=first.encoder, cores=share)
+        for _ in range(min(cores, _MOST_WORKERS) - 1)
     ]
     # the first decode compiles and allocates: no user should wait for that
     noise = np.random.default_rng(0).normal(0.0, 0.01, 16_000).astype(np.float32)
     first.decode([DecodeJob(audio=noise, language="en")])
     trim_malloc()
-    return EngineThread(
+    return Engine(
         [first, *others],
         first.tokenizer,
         model_name=whisper.name,
         languages=first.tokenizer.all_language_codes if whisper.is_multilingual else (),
-        on_start=lambda busy: torch.set_num_threads(max(1, cores // busy)),
         on_rest=trim_malloc,
         clock=time.perf_counter,
     )
 
 
-def _on_gpu(whisper: Whisper, sharing: int) -> EngineThread:
-    """One backend, in which the jobs of all streams are rows. ``sharing``: engines on the same GPU."""
+def _on_gpu(whisper: Whisper, sharing: int) -> Engine:
+    """Return an engine with one backend, in which the jobs of all streams are rows.
+
+    Args:
+        sharing: engines on the same GPU.
+    """
     import torch
 
-    from .gpu_backend import BatchBackend, fitting_slots
-    from .scheduler import QueuedJob
+    from .gpu_backend import GpuBackend, fitting_slots
 
-    torch.cuda.set_device(whisper.device)  # of this thread: what tells the GPU's use asks here
+    torch.cuda.set_device(
+        whisper.device
+    )  # of this thread: the statistics of the GPU's use are asked for here
     free, _ = torch.cuda.mem_get_info(whisper.device)
-    batch = BatchBackend[QueuedJob](whisper, slots=fitting_slots(whisper, free // sharing))
-    batch.warm_up()
+    backend = GpuBackend(whisper, slots=fitting_slots(whisper, free // sharing))
+    backend.warm_up()
     # the engine's thread waits for the GPU often, and should not wait for other threads after that
     sys.setswitchinterval(_SWITCH_SECONDS)
-    return EngineThread(
-        [],
-        batch.tokenizer,
+    return Engine(
+        [backend],
+        backend.tokenizer,
         model_name=whisper.name,
-        languages=batch.tokenizer.all_language_codes if whisper.is_multilingual else (),
+        languages=backend.tokenizer.all_language_codes if whisper.is_multilingual else (),
         clock=time.perf_counter,
-        rolling=[batch],
         # streams go on in the process that is started next, if there is a journal
         on_fatal=lambda: os._exit(os.EX_SOFTWARE),
     )

@@ -55,10 +55,6 @@ class ScriptedPool(EnginePool):
         return ScriptedSession(config, 60 * 16_000)
 
 
-class AcceleratorError(RuntimeError):
-    """Named as PyTorch's."""
-
-
 class MarkedEngine(ScriptedEngine):
     """Samples at the start of a job tell it to end its process at once; or to lose its GPU, if it is the first."""
 
@@ -79,7 +75,7 @@ class MarkedEngine(ScriptedEngine):
         if self._number == 0 and np.allclose(mark, LOST_MARK, atol=1e-3):
             self._lost = True
             threading.Timer(0.3, os._exit, [os.EX_SOFTWARE]).start()
-            raise AcceleratorError
+            raise EngineClosedError
         return super()._decode(job)
 
     def statistics(self) -> EngineStatistics:  # type: ignore[override]

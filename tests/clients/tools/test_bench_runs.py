@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import pytest
 from whisper_stream.clients.tools.bench_metrics import committed_words
 from whisper_stream.clients.tools.bench_run import MeteredBackend, PeakMemory, run_stream
+from whisper_stream.streamer.engine.backend import SequentialBackend
 from whisper_stream.streamer.events import Done
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 
 from ...helpers.scripted import FakeDecoder, make_session, scripted, word_text
 
 
-class FakeBackend:
+class FakeBackend(SequentialBackend):
     def __init__(self) -> None:
+        super().__init__()
         self.decoder = FakeDecoder()
 
-    def decode(self, jobs: Any) -> list[DecodeResult]:
-        return [self.decoder(job) for job in jobs]
+    def decode_one(self, job: DecodeJob) -> DecodeResult:
+        return self.decoder(job)
 
 
 def test_the_virtual_clock_counts_what_each_update_takes() -> None:
@@ -63,7 +64,7 @@ def test_in_real_time_audio_comes_as_it_is_spoken() -> None:
 
     def submit(job: DecodeJob) -> Future[DecodeResult]:
         future: Future[DecodeResult] = Future()
-        future.set_result(backend.decode([job])[0])
+        future.set_result(backend.decode_one(job))
         return future
 
     run = run_stream(make_session(), script.audio, backend, clock="real", submit=submit)

@@ -15,7 +15,7 @@ from whisper_stream.model.cpu.linears import Bfloat16Linear, Int8Linear, PackedL
 from whisper_stream.model.errors import ModelError
 from whisper_stream.model.weights.loading import load_model
 from whisper_stream.model.whisper.network import TextDecoder, Whisper
-from whisper_stream.streamer.engine.cpu_backend import BackendConfig, WhisperBackend
+from whisper_stream.streamer.engine.cpu_backend import BackendConfig, CpuBackend
 from whisper_stream.streamer.jobs import DecodeJob
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -114,10 +114,10 @@ def _available() -> list[str]:
 @pytest.mark.parametrize("kind", _available())
 def test_it_says_what_float32_says(tiny_en: Whisper, jfk: NDArray[np.float32], kind: str) -> None:
     light = load_model("tiny.en", device="cpu", compute_type=kind)
-    config = BackendConfig(final_context="trimmed")
+    config = BackendConfig(endpoint_context="trimmed")
     texts = []
     for model in (tiny_en, light):
-        (result,) = WhisperBackend(model, config).decode([DecodeJob(audio=jfk, language="en")])
+        (result,) = CpuBackend(model, config).decode([DecodeJob(audio=jfk, language="en")])
         text = "".join(word.text for word in result.words).lower()
         texts.append(re.findall(r"[a-z]+", text))  # a full stop may become a comma
     assert texts[0][:5] == ["and", "so", "my", "fellow", "americans"]

@@ -85,8 +85,8 @@ def test_an_encoder_run_may_be_taken_in_steps(tiny_en: Whisper, jfk: NDArray[np.
 def _slots(model: Whisper, *, silence: Sequence[tuple[Tensor, Tensor]] = ()) -> SlotDecoder:
     return SlotDecoder(
         model,
-        windows=3,
-        texts=5,
+        audio_slots=3,
+        text_slots=5,
         barred=torch.zeros(2, model.dims.n_vocab),
         no_speech=50_361,
         silence=silence,
@@ -108,13 +108,13 @@ def test_rows_of_unlike_places_are_run_as_each_alone(
         windows = [(2, 150, False), (0, 100, False), (1, 200, False)]
         decoder.caches.enter(torch.cat(features), windows)
         feeds = [
-            Feed(text=text, window=window, tokens=tokens, start=0)
+            Feed(text_slot=text, audio_slot=window, tokens=tokens, start=0)
             for text, (window, _, _), tokens in zip((4, 0, 2), windows, texts, strict=True)
         ]
         got = decoder.prefill(feeds)
         added, _ = decoder.step(
             [
-                Feed(text=text, window=window, tokens=[13], start=len(tokens))
+                Feed(text_slot=text, audio_slot=window, tokens=[13], start=len(tokens))
                 for text, (window, _, _), tokens in zip((4, 0, 2), windows, texts, strict=True)
             ]
         )
@@ -132,13 +132,13 @@ def test_a_copied_text_goes_on_by_itself(tiny_en: Whisper, jfk: NDArray[np.float
         decoder = _slots(tiny_en)
         decoder.caches.enter(features[0], [(0, 100, False)])
         initial = [50257, 50362]
-        (first,) = decoder.open_beams([Feed(text=0, window=0, tokens=initial, start=0)])
+        (first,) = decoder.prefill_beams([Feed(text_slot=0, audio_slot=0, tokens=initial, start=0)])
         assert len(first.tokens) == 3  # one more than beams
         decoder.caches.copy_text([0, 0], [3, 1], 2)
         _, ranked = decoder.step(
             [],
             [
-                Feed(text=text, window=0, tokens=[token], start=2)
+                Feed(text_slot=text, audio_slot=0, tokens=[token], start=2)
                 for text, token in zip((0, 3), first.tokens, strict=False)
             ],
         )
@@ -156,7 +156,17 @@ def test_what_is_expected_is_chosen_with_its_probability(
         decoder.caches.enter(features[0], [(0, 100, False)])
         tokens = [50257, 50362, 843]
         (choices,) = decoder.prefill(
-            [Feed(text=0, window=0, tokens=tokens, start=0, first=1, sot=0, expected=[843, 50256])]
+            [
+                Feed(
+                    text_slot=0,
+                    audio_slot=0,
+                    tokens=tokens,
+                    start=0,
+                    first_choice=1,
+                    sot_index=0,
+                    expected=[843, 50256],
+                )
+            ]
         )
         logits = tiny_en.logits(torch.tensor([tokens]), features)[0]
     assert choices.tokens == [843, 50256]

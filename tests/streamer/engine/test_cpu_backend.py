@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from whisper_stream.model.media.audio import load_audio
 from whisper_stream.model.weights.loading import load_model
-from whisper_stream.streamer.engine.cpu_backend import BackendConfig, WhisperBackend
+from whisper_stream.streamer.engine.cpu_backend import BackendConfig, CoreShare, CpuBackend
 from whisper_stream.streamer.jobs import DecodeJob
 from whisper_stream.streamer.session.guards import is_no_speech
 
@@ -18,8 +19,8 @@ DATA = Path(__file__).parents[2] / "data"
 
 
 @cache
-def backend(name: str) -> WhisperBackend:
-    return WhisperBackend(load_model(name, device="cpu", compute_type="float32"))
+def backend(name: str) -> CpuBackend:
+    return CpuBackend(load_model(name, device="cpu", compute_type="float32"))
 
 
 def clip(name: str) -> NDArray[np.float32]:
@@ -79,7 +80,7 @@ def test_the_prefix_is_not_said_again() -> None:
 def test_context_modes_say_the_same(context: str) -> None:
     config = BackendConfig(update_context="trimmed" if context == "trimmed" else "full")
     audio = clip("en-read-1272-quilter.flac")
-    words = WhisperBackend(backend("tiny.en").model, config).decode([DecodeJob(audio=audio)])[0]
+    words = CpuBackend(backend("tiny.en").model, config).decode([DecodeJob(audio=audio)])[0]
     text = "".join(word.text for word in words.words).lower()
     assert "quilter is the apostle of the middle classes" in text
 
@@ -89,3 +90,17 @@ def test_noise_is_not_turned_into_nonsense_by_the_ladder() -> None:
     result = backend("tiny.en").decode([DecodeJob(audio=noise, endpoint=True)])[0]
     assert result.temperature == 0.0
     assert is_no_speech(result)
+
+
+def test_cores_are_divided_among_the_backends_that_decode() -> None:
+    before = torch.get_num_threads()
+    cores = CoreShare(8)
+    try:
+        with cores:
+            assert torch.get_num_threads() == 8
+            with cores, cores:
+                assert torch.get_num_threads() == 2
+        with cores:
+            assert torch.get_num_threads() == 8
+    finally:
+        torch.set_num_threads(before)

@@ -1,6 +1,6 @@
-"""The engine's thread with a backend of our own: order, failures, cancelling, closing, figures.
+"""The engine's loop with a backend of our own: order, failures, cancelling, closing, figures.
 
-Nothing sleeps: ``GatedBackend`` holds the thread until the test lets a batch go.
+Nothing sleeps: ``GatedBackend`` holds the thread until the test lets a job go.
 """
 
 from __future__ import annotations
@@ -8,13 +8,15 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 
 import numpy as np
 import pytest
 from whisper_stream.streamer.config import StreamConfig
-from whisper_stream.streamer.engine.engine import EngineThread
+from whisper_stream.streamer.engine.backend import SequentialBackend
+from whisper_stream.streamer.engine.engine import Engine
 from whisper_stream.streamer.errors import EngineClosedError
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 
@@ -23,26 +25,25 @@ from ...helpers.scripted import FakeCodec, LevelDetector
 WAIT = 20.0  # seconds until a test gives up
 
 
-class GatedBackend:
-    """Answers with the job's prompt. Each batch waits for ``go``; ``fail`` breaks the next one."""
+class GatedBackend(SequentialBackend):
+    """Answers with the job's prompt. Each job waits for ``go``; ``fail`` breaks the next one."""
 
     def __init__(self) -> None:
-        self.begun: queue.Queue[list[DecodeJob]] = queue.Queue()
+        super().__init__()
+        self.begun: queue.Queue[DecodeJob] = queue.Queue()
         self.gate = threading.Semaphore(0)
         self.fail: Exception | None = None
-        self.lost = 0  # results left out
 
-    def decode(self, jobs: Sequence[DecodeJob]) -> list[DecodeResult]:
-        self.begun.put(list(jobs))
+    def decode_one(self, job: DecodeJob) -> DecodeResult:
+        self.begun.put(job)
         assert self.gate.acquire(timeout=WAIT)
         if self.fail is not None:
             error, self.fail = self.fail, None
             raise error
-        results = [DecodeResult(tokens=job.prompt, words=(), language="en") for job in jobs]
-        return results[: len(results) - self.lost]
+        return DecodeResult(tokens=job.prompt, words=(), language="en")
 
-    def go(self, batches: int = 1) -> None:
-        self.gate.release(batches)
+    def go(self, jobs: int = 1) -> None:
+        self.gate.release(jobs)
 
 
 def job(number: int, *, endpoint: bool = False, seconds: float = 1.0) -> DecodeJob:
@@ -59,62 +60,61 @@ def backend() -> GatedBackend:
     return GatedBackend()
 
 
-def start(backend: GatedBackend, max_batch: int = 1) -> EngineThread:
+def start(backend: GatedBackend) -> Engine:
     ticks = itertools.count()
-    return EngineThread(
+    return Engine(
         [backend],
         FakeCodec(),
         model_name="fake",
-        max_batch=max_batch,
         make_detector=lambda name: LevelDetector(),
         clock=lambda: float(next(ticks)),
     )
 
 
 @pytest.fixture
-def engine(backend: GatedBackend) -> Iterator[EngineThread]:
+def engine(backend: GatedBackend) -> Iterator[Engine]:
     engine = start(backend)
     yield engine
     backend.go(1000)
     engine.close()
 
 
-def hold(engine: EngineThread, backend: GatedBackend) -> Future[DecodeResult]:
+def hold(engine: Engine, backend: GatedBackend) -> Future[DecodeResult]:
     """Keeps the engine busy with a job, so that what follows waits."""
     future = engine.submit(job(0))
-    assert len(backend.begun.get(timeout=WAIT)) == 1
+    backend.begun.get(timeout=WAIT)
     return future
 
 
 def test_rests_once_after_the_last_job(backend: GatedBackend) -> None:
     rests: queue.Queue[int] = queue.Queue()
-    answered: list[int] = []
-    engine = EngineThread(
+    resting = Engine(
         [backend],
         FakeCodec(),
         model_name="fake",
         make_detector=lambda name: LevelDetector(),
-        on_rest=lambda: rests.put(len(answered)),
+        # the lock is free meanwhile: others may submit, and ask for figures
+        on_rest=lambda: rests.put(resting.statistics().queued),
         rest_seconds=0.001,
-        clock=lambda: 0.0,
+        clock=time.monotonic,
     )
     try:
         for number in (1, 2):
-            future = engine.submit(job(number))
-            future.add_done_callback(lambda done: answered.append(number_of(done)))
+            future = resting.submit(job(number))
             backend.begun.get(timeout=WAIT)
             assert rests.empty()  # not while there is one, nor before the first
             backend.go()
-            assert rests.get(timeout=WAIT) == number
+            assert rests.get(timeout=WAIT) == 0
+            assert number_of(future) == number
     finally:
-        engine.close()
+        resting.close()
     assert rests.empty()
 
 
 def test_rests_between_jobs_when_it_is_time(backend: GatedBackend) -> None:
     rests: queue.Queue[int] = queue.Queue()
     now = 0.0
-    engine = EngineThread(
+    engine = Engine(
         [backend],
         FakeCodec(),
         model_name="fake",
@@ -127,8 +127,8 @@ def test_rests_between_jobs_when_it_is_time(backend: GatedBackend) -> None:
     backend.go(1000)
     try:
         # a minute after the start, and a minute after that
-        for last, time in [(1, 59.0), (2, 60.0), (3, 61.0), (4, 119.0), (5, 120.0), (6, 121.0)]:
-            now = time
+        for last, at in [(1, 59.0), (2, 60.0), (3, 61.0), (4, 119.0), (5, 120.0), (6, 121.0)]:
+            now = at
             assert number_of(engine.submit(job(last))) == last
             if last in (2, 5):
                 assert rests.get(timeout=WAIT) == last
@@ -137,18 +137,18 @@ def test_rests_between_jobs_when_it_is_time(backend: GatedBackend) -> None:
     assert rests.empty()
 
 
-def test_an_endpoint_overtakes_one_job(engine: EngineThread, backend: GatedBackend) -> None:
+def test_an_endpoint_overtakes_one_job(engine: Engine, backend: GatedBackend) -> None:
     held = hold(engine, backend)
     waiting = [engine.submit(job(n, endpoint=n in (3, 5))) for n in range(1, 6)]
     backend.go(6)
     assert [number_of(future) for future in waiting] == [1, 2, 3, 4, 5]
     assert number_of(held) == 0
-    order = [backend.begun.get(timeout=WAIT)[0].prompt[0] for _ in range(5)]
+    order = [backend.begun.get(timeout=WAIT).prompt[0] for _ in range(5)]
     assert order == [1, 3, 2, 5, 4]
 
 
 def test_a_stream_far_behind_does_not_keep_live_ones_waiting(
-    engine: EngineThread, backend: GatedBackend
+    engine: Engine, backend: GatedBackend
 ) -> None:
     """Endpoints of long windows, as of a file played at full speed, beside short updates."""
     hold(engine, backend)
@@ -156,11 +156,11 @@ def test_a_stream_far_behind_does_not_keep_live_ones_waiting(
     waiting += [engine.submit(job(n, seconds=6.0)) for n in (3, 4)]
     backend.go(5)
     assert [number_of(future) for future in waiting] == [1, 2, 3, 4]
-    order = [backend.begun.get(timeout=WAIT)[0].prompt[0] for _ in range(4)]
+    order = [backend.begun.get(timeout=WAIT).prompt[0] for _ in range(4)]
     assert order == [3, 4, 1, 2]
 
 
-def test_a_long_window_gets_its_turn(engine: EngineThread, backend: GatedBackend) -> None:
+def test_a_long_window_gets_its_turn(engine: Engine, backend: GatedBackend) -> None:
     """However many short ones come after it."""
     hold(engine, backend)
     long = engine.submit(job(1, seconds=28.0))
@@ -168,11 +168,11 @@ def test_a_long_window_gets_its_turn(engine: EngineThread, backend: GatedBackend
     backend.go(40)
     assert [number_of(future) for future in waiting] == list(range(2, 40))
     assert number_of(long) == 1
-    order = [backend.begun.get(timeout=WAIT)[0].prompt[0] for _ in range(39)]
+    order = [backend.begun.get(timeout=WAIT).prompt[0] for _ in range(39)]
     assert order.index(1) < 20
 
 
-def test_a_failed_job_leaves_the_engine_alive(engine: EngineThread, backend: GatedBackend) -> None:
+def test_a_failed_job_leaves_the_engine_alive(engine: Engine, backend: GatedBackend) -> None:
     backend.fail = RuntimeError("no memory")
     first, second = engine.submit(job(1)), engine.submit(job(2))
     backend.go(2)
@@ -182,38 +182,14 @@ def test_a_failed_job_leaves_the_engine_alive(engine: EngineThread, backend: Gat
     assert engine.statistics()[:4] == (0, 0, 1, 1)
 
 
-def test_a_backend_that_loses_a_result_leaves_the_engine_alive(
-    engine: EngineThread, backend: GatedBackend
-) -> None:
-    backend.lost = 1
-    first = engine.submit(job(1))
-    backend.go(1)
-    with pytest.raises(ValueError, match="result"):
-        first.result(WAIT)
-    backend.lost = 0
-    backend.go(1)
-    assert number_of(engine.submit(job(2))) == 2
-
-
-def test_a_cancelled_job_is_never_run(engine: EngineThread, backend: GatedBackend) -> None:
+def test_a_cancelled_job_is_never_run(engine: Engine, backend: GatedBackend) -> None:
     hold(engine, backend)
     dropped, kept = engine.submit(job(1)), engine.submit(job(2))
     assert dropped.cancel()
     backend.go(2)
     assert number_of(kept) == 2
-    assert [j.prompt for j in backend.begun.get(timeout=WAIT)] == [(2,)]
+    assert backend.begun.get(timeout=WAIT).prompt == (2,)
     assert backend.begun.empty()
-
-
-def test_waiting_jobs_share_a_batch(backend: GatedBackend) -> None:
-    engine = start(backend, max_batch=3)
-    hold(engine, backend)
-    futures = [engine.submit(job(n)) for n in range(1, 6)]
-    backend.go(3)
-    assert [number_of(future) for future in futures] == [1, 2, 3, 4, 5]
-    sizes = [len(backend.begun.get(timeout=WAIT)) for _ in range(2)]
-    assert sizes == [3, 2]
-    engine.close()
 
 
 def test_closing_cancels_what_waits_and_finishes_what_runs(backend: GatedBackend) -> None:
@@ -233,42 +209,48 @@ def test_closing_cancels_what_waits_and_finishes_what_runs(backend: GatedBackend
     engine.close()  # once more does no harm
 
 
-def test_statistics(engine: EngineThread, backend: GatedBackend) -> None:
+def test_statistics(engine: Engine, backend: GatedBackend) -> None:
     assert engine.statistics() == (0, 0, 0, 0, 0.0, 0.0, 1)
     hold(engine, backend)
     other = engine.submit(job(1, seconds=2.5))
     assert engine.statistics()[:4] == (1, 1, 0, 0)
     backend.go(2)
     number_of(other)
-    # the clock ticks when a job is asked for, and at the start and the end of a batch
-    assert engine.statistics() == (0, 0, 2, 0, 3.5, 3.0, 1)
+    engine.close()
+    assert engine.statistics()[:5] == (0, 0, 2, 0, 3.5)
+    assert engine.statistics().busy_seconds >= 2.0  # the clock ticks whenever it is asked
 
 
-def test_sessions_are_made_with_the_options_given(engine: EngineThread) -> None:
+def test_sessions_are_made_with_the_options_given(engine: Engine) -> None:
     session = engine.new_session(StreamConfig(buffer_seconds=40.0))
     assert session.room == 40 * 16_000
     assert (engine.model_name, engine.languages) == ("fake", ())
 
 
-def test_two_backends_work_at_once_and_know_of_each_other() -> None:
+def test_two_backends_work_at_once() -> None:
     first, second = GatedBackend(), GatedBackend()
-    busy: queue.Queue[int] = queue.Queue()
-    engine = EngineThread(
-        [first, second],
-        FakeCodec(),
-        model_name="fake",
-        on_start=busy.put,
-        clock=lambda: 0.0,
-    )
+    engine = Engine([first, second], FakeCodec(), model_name="fake", clock=lambda: 0.0)
     waiting = [engine.submit(job(number)) for number in (1, 2, 3)]
-    began = [backend.begun.get(timeout=WAIT)[0].prompt[0] for backend in (first, second)]
+    began = [backend.begun.get(timeout=WAIT).prompt[0] for backend in (first, second)]
     assert sorted(began) == [1, 2]
     assert engine.statistics().running == 2
     assert engine.statistics().queued == 1
-    assert sorted(busy.get(timeout=WAIT) for _ in range(2)) in ([1, 2], [2, 2])
     first.go(2)
     second.go(2)
     assert [number_of(future) for future in waiting] == [1, 2, 3]
     engine.close()
     assert engine.statistics().running == 0
     assert engine.statistics().done == 3
+
+
+def test_endpoints_are_hurried_once_two_jobs_wait_for_each_backend(
+    engine: Engine, backend: GatedBackend
+) -> None:
+    hold(engine, backend)
+    waiting = [engine.submit(job(n, endpoint=True)) for n in (1, 2, 3)]
+    waiting.append(engine.submit(job(4)))
+    backend.go(5)
+    assert [number_of(future) for future in waiting] == [1, 2, 3, 4]
+    begun = [backend.begun.get(timeout=WAIT) for _ in waiting]
+    # three wait behind the first of them, then two, then one
+    assert [each.hurried for each in begun] == [True, True, False, False]

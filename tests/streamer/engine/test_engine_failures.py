@@ -1,4 +1,4 @@
-"""A job that fails beside others: it alone is lost, whether the backend runs batches or rolls."""
+"""A job that fails beside others: it alone is lost, whether the backend runs one job a step or many."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from whisper_stream.streamer.engine.engine import EngineThread
+from whisper_stream.streamer.engine.backend import BusyRule, Outcome, Room, SequentialBackend
+from whisper_stream.streamer.engine.engine import Engine
 from whisper_stream.streamer.engine.scheduler import QueuedJob
 from whisper_stream.streamer.errors import EngineClosedError
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
@@ -35,71 +36,85 @@ def check(jobs: Sequence[DecodeJob]) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-class Batches:
-    """Runs what it is given at once; waits for ``gate`` before the first."""
+class OneByOne(SequentialBackend):
+    """Waits for ``gate`` before the first job."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.gate = threading.Event()
-        self.sizes: list[int] = []
 
-    def decode(self, jobs: Sequence[DecodeJob]) -> list[DecodeResult]:
+    def decode_one(self, job: DecodeJob) -> DecodeResult:
         assert self.gate.wait(WAIT)
-        self.sizes.append(len(jobs))
-        check(jobs)
-        return [answer(each) for each in jobs]
+        check([job])
+        return answer(job)
 
 
-class Rolls:
-    """Takes up to four jobs, and has each done after two passes. ``spoils``: where the bad one fails."""
+class Batch:
+    """Takes up to four jobs, and has each finished after two steps.
 
-    room = 4
-    occupied = 1.0
-    wave_seconds = 100.0
+    Args:
+        spoils: where the bad job fails: admit, step, outcome.
+    """
 
-    def __init__(self, spoils: str) -> None:
+    busy_rule = BusyRule(taken=8, waited=0.05)
+
+    def __init__(self, spoils: str = "nowhere") -> None:
         self.gate = threading.Event()
         self.begun = threading.Event()
+        self.room = Room(4)
         self.sizes: list[int] = []
         self._spoils = spoils
-        self._jobs: list[tuple[QueuedJob, DecodeJob]] = []
-        self._passes = 0
+        self._jobs: list[QueuedJob] = []
+        self._steps = 0
 
     @property
-    def idle(self) -> bool:
-        return not self._jobs
+    def occupied(self) -> float:
+        return len(self._jobs) / 4
 
-    def admit(self, jobs: Sequence[tuple[QueuedJob, DecodeJob]]) -> None:
+    def admit(self, jobs: Sequence[QueuedJob]) -> None:
+        if not jobs:
+            return
         self.begun.set()
         assert self.gate.wait(WAIT)
-        if jobs:
-            self.sizes.append(len(jobs))
+        self.sizes.append(len(jobs))
         if self._spoils == "admit":
-            check([each for _, each in jobs])
+            check([entry.job for entry in jobs])
         self._jobs += jobs
 
-    def advance(self) -> list[tuple[QueuedJob, Callable[[], DecodeResult]]]:
-        self._passes += 1
-        if self._spoils == "advance":
-            check([each for _, each in self._jobs])
-        if self._passes % 2:
+    def step(self) -> list[tuple[QueuedJob, Outcome]]:
+        self._steps += 1
+        if self._spoils == "step":
+            check([entry.job for entry in self._jobs])
+        if self._steps % 2:
             return []
         done, self._jobs = self._jobs, []
-        return [(entry, partial(answer, each)) for entry, each in done]
+        return [(entry, partial(self._outcome, entry.job)) for entry in done]
 
     def abandon(self) -> list[QueuedJob]:
-        given_up, self._jobs = self._jobs, []
-        return [entry for entry, _ in given_up]
+        abandoned, self._jobs = self._jobs, []
+        return abandoned
+
+    def is_fatal(self, error: Exception) -> bool:
+        return isinstance(error, BrokenPipeError)
+
+    def _outcome(self, job: DecodeJob) -> DecodeResult:
+        if self._spoils == "outcome":
+            check([job])
+        return answer(job)
 
 
-def engine_of(backend: Batches | Rolls) -> EngineThread:
-    return EngineThread(
-        [backend] if isinstance(backend, Batches) else [],
+def engine_of(
+    backend: OneByOne | Batch,
+    clock: Callable[[], float] = lambda: 0.0,
+    on_fatal: Callable[[], None] = lambda: None,
+) -> Engine:
+    return Engine(
+        [backend],
         FakeCodec(),
         model_name="fake",
-        max_batch=4,
         make_detector=lambda name: LevelDetector(),
-        clock=lambda: 0.0,
-        rolling=[backend] if isinstance(backend, Rolls) else (),
+        clock=clock,
+        on_fatal=on_fatal,
     )
 
 
@@ -112,8 +127,10 @@ def outcomes(futures: list[Future[DecodeResult]]) -> list[int | str]:
     return found
 
 
-@pytest.mark.parametrize("make", [Batches, lambda: Rolls("admit"), lambda: Rolls("advance")])
-def test_out_of_memory_costs_one_job_only(make: Callable[[], Batches | Rolls]) -> None:
+@pytest.mark.parametrize(
+    "make", [OneByOne, lambda: Batch("admit"), lambda: Batch("step"), lambda: Batch("outcome")]
+)
+def test_out_of_memory_costs_one_job_only(make: Callable[[], OneByOne | Batch]) -> None:
     backend = make()
     engine = engine_of(backend)
     futures = [engine.submit(job(number)) for number in range(8)]
@@ -125,84 +142,87 @@ def test_out_of_memory_costs_one_job_only(make: Callable[[], Batches | Rolls]) -
     assert outcomes([later]) == [9]
     statistics = engine.statistics()
     assert (statistics.running, statistics.done, statistics.failed) == (0, 8, 1)
-    assert max(backend.sizes) > 1 and backend.sizes.count(1) >= 2  # together first, then alone
     engine.close()
 
 
-def test_what_is_still_to_be_tried_alone_is_told_that_the_engine_is_closed() -> None:
-    class Closing(Rolls):
-        def abandon(self) -> list[QueuedJob]:
-            given_up = super().abandon()
-            if len(given_up) > 1:
-                closing.start()
-                while not engine._closed:  # the thread that closes waits for this one
-                    pass
-            return given_up
+@pytest.mark.parametrize("spoils", ["admit", "step"])
+def test_jobs_that_failed_together_are_run_once_more_each_alone(spoils: str) -> None:
+    backend = Batch(spoils)
+    engine = engine_of(backend)
+    futures = [engine.submit(job(1))]
+    assert backend.begun.wait(WAIT)
+    futures += [engine.submit(job(number)) for number in (2, BAD, 4)]
+    backend.gate.set()
+    assert outcomes(futures) == [1, 2, "OutOfMemoryError", 4]
+    # the first alone, then all others together, then each of those that failed
+    assert backend.sizes == ([1, 3, 1, 1, 1] if spoils == "admit" else [1, 3, 1, 1, 1, 1])
+    engine.close()
 
-    backend = Closing("advance")
+
+def test_what_is_still_to_be_tried_alone_learns_that_the_engine_is_closed() -> None:
+    class Closing(Batch):
+        def abandon(self) -> list[QueuedJob]:
+            abandoned = super().abandon()
+            closing.start()  # it waits for this thread
+            assert closed.wait(WAIT)
+            return abandoned
+
+    backend = Closing("step")
+    backend.room = Room(2)
     engine = engine_of(backend)
     closing = threading.Thread(target=engine.close)
+    closed = threading.Event()
     futures = [engine.submit(job(1))]
     assert backend.begun.wait(WAIT)
     futures += [engine.submit(job(number)) for number in (2, BAD)]
+    queued = engine.submit(job(4))
+    queued.add_done_callback(lambda future: closed.set())
     backend.gate.set()
     errors = [type(future.exception(WAIT)) for future in futures]
     closing.join(WAIT)
     assert not closing.is_alive()
     assert errors == [EngineClosedError] * 3
+    assert queued.cancelled()
     assert engine.statistics().running == 0
 
 
 def test_a_gpu_that_is_lost_ends_the_engine_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    class Lost(Rolls):
-        def advance(self) -> list[tuple[QueuedJob, Callable[[], DecodeResult]]]:
-            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+    class Lost(Batch):
+        def step(self) -> list[tuple[QueuedJob, Outcome]]:
+            raise BrokenPipeError("an illegal memory access was encountered")
 
-    backend = Lost("advance")
-    told = threading.Event()
-    engine = EngineThread(
-        [],
-        FakeCodec(),
-        model_name="fake",
-        make_detector=lambda name: LevelDetector(),
-        clock=lambda: 0.0,
-        rolling=[backend],
-        on_fatal=told.set,
-    )
+    backend = Lost()
+    lost = threading.Event()
+    engine = engine_of(backend, on_fatal=lost.set)
     futures = [engine.submit(job(1))]
     assert backend.begun.wait(WAIT)
     futures += [engine.submit(job(number)) for number in range(2, 7)]  # more than it takes at once
     backend.gate.set()
-    assert told.wait(WAIT)
-    assert isinstance(futures[0].exception(WAIT), torch.AcceleratorError)
+    assert lost.wait(WAIT)
+    # it can be run elsewhere
+    assert isinstance(futures[0].exception(WAIT), EngineClosedError)
     assert all(future.cancelled() or future.exception(WAIT) is not None for future in futures)
     with pytest.raises(EngineClosedError):
         engine.submit(job(9))
     assert "must be started again" in caplog.text
+    assert "BrokenPipeError" in caplog.text
     engine.close()
+    assert engine.statistics().running == 0
 
 
 def test_endpoints_are_hurried_once_many_jobs_have_waited() -> None:
     now = 0.0
-    backend = Rolls("nothing")
-    backend.room = 100
     waves: list[list[DecodeJob]] = []
-    admit = backend.admit
 
-    def look(jobs: Sequence[tuple[QueuedJob, DecodeJob]]) -> None:
-        if jobs:
-            waves.append([each for _, each in jobs])
-        admit(jobs)
+    class Watched(Batch):
+        def admit(self, jobs: Sequence[QueuedJob]) -> None:
+            if jobs:
+                waves.append([entry.job for entry in jobs])
+            super().admit(jobs)
 
-    backend.admit = look  # type: ignore[method-assign]
-    engine = EngineThread(
-        [],
-        FakeCodec(),
-        model_name="fake",
-        make_detector=lambda name: LevelDetector(),
-        clock=lambda: now,
-        rolling=[backend],
-    )
+    backend = Watched()
+    backend.room = Room(100)
+    engine = engine_of(backend, clock=lambda: now)
 
     def wave(jobs: int, waited: float) -> list[bool]:
         """One update and endpoints that wait while another job is admitted -> whether they are hurried."""
@@ -220,7 +240,6 @@ def test_endpoints_are_hurried_once_many_jobs_have_waited() -> None:
 
     assert wave(8, 0.01) == [False] * 7
     assert wave(8, 0.1) == [True] * 7
-    assert (
-        wave(7, 0.1) == [False] * 6
-    )  # a slow GPU with a few streams: all of them get the best there is
+    # a slow GPU with a few streams: all of them get the best there is
+    assert wave(7, 0.1) == [False] * 6
     engine.close()

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from whisper_stream.model.whisper.network import Whisper
 from whisper_stream.streamer.audio.vad import WebRtcDetector
 from whisper_stream.streamer.config import SAMPLE_RATE, PolicyName, StreamConfig
-from whisper_stream.streamer.engine.cpu_backend import BackendConfig, WhisperBackend
+from whisper_stream.streamer.engine.backend import BackendConfig
+from whisper_stream.streamer.engine.cpu_backend import CpuBackend
 from whisper_stream.streamer.events import Commit, Event, Partial
 from whisper_stream.streamer.jobs import DecodedWord, DecodeJob, DecodeResult
 from whisper_stream.streamer.session.commit import (
@@ -409,7 +410,7 @@ def test_drafts_change_nothing_with_any_policy(
     tiny_en: Whisper, jfk: Samples, policy: PolicyName
 ) -> None:
     torch.manual_seed(0)
-    backend = WhisperBackend(tiny_en, BackendConfig(final_context="trimmed", final_beams=2))
+    backend = CpuBackend(tiny_en, BackendConfig(endpoint_context="trimmed", endpoint_beams=2))
     config = StreamConfig(language="en", policy=policy, update_interval=0.7)
 
     def run(audio: Samples, *, drafts: bool) -> tuple[list[Event], int]:

@@ -13,7 +13,7 @@ from whisper_stream.streamer.audio.ingest import PcmIngest
 from whisper_stream.streamer.audio.vad import WebRtcDetector
 from whisper_stream.streamer.commands import Configure, EndOfStream, Flush
 from whisper_stream.streamer.config import SAMPLE_RATE, StreamConfig
-from whisper_stream.streamer.engine.cpu_backend import BackendConfig, WhisperBackend
+from whisper_stream.streamer.engine.cpu_backend import BackendConfig, CpuBackend
 from whisper_stream.streamer.events import Commit, Event, Lag
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 from whisper_stream.streamer.session.session import StreamSession
@@ -201,7 +201,7 @@ def test_a_live_stream_says_the_same_however_late_its_audio_and_its_decodes_are(
 
 def test_real_speech_of_any_chunking(tiny_en: Whisper, jfk: Samples) -> None:
     torch.manual_seed(0)
-    backend = WhisperBackend(tiny_en, BackendConfig(final_context="trimmed"))
+    backend = CpuBackend(tiny_en, BackendConfig(endpoint_context="trimmed"))
     data = (jfk * 32768).clip(-32768, 32767).astype("<i2").tobytes()
     config = StreamConfig(update_interval=3.0)
     known: dict[tuple[bytes, tuple[int, ...], tuple[int, ...], bool], DecodeResult] = {}
