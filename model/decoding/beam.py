@@ -1,18 +1,180 @@
-"""Beam search over one window that goes on from given tokens; and what the model thinks of a text."""
+"""Beam search: one search as a state machine, and the two loops that run it on a model.
+
+``BeamSearch`` knows one window's beams and no network. ``BeamSearchDecoder`` runs one of them for every window of a
+batch (``decode``), ``beam_search`` one alone after given tokens (streams on a CPU); on a GPU the rows of many streams
+each have theirs.
+
+Source: Kasai et al., "A Call for Clarity in Beam Search" (arXiv:2204.05424).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from ..whisper.cache import CrossCache, SelfCache
+from ..whisper.cache import CrossCache
 from ..whisper.network import Whisper
-from .greedy import GreedyOutput, GreedyRules
-from .inference import EncodedAudio, TorchInference
-from .strategies import BeamSearchDecoder, MaximumLikelihoodRanker, logprobs_of
+from .greedy import GreedyRules
+from .inference import Inference
+from .strategies import Candidate, MaximumLikelihoodRanker
 
-__all__ = ["beam_search", "judge"]
+__all__ = ["BeamSearch", "BeamSearchDecoder", "Ranking", "beam_search"]
+
+_Text = tuple[int, ...]
+Ranking = Sequence[tuple[int, float]]  # tokens and their log-probabilities, the likeliest first
+
+
+class BeamSearch:
+    """The beams of one window.
+
+    Give ``take`` the ranking of the tokens that may follow ``initial``; then run ``last``, one token a beam, and give
+    it their rankings; until ``done``. A ranking needs one token more than there are beams, so that a beam may end and
+    still go on otherwise. Sums have the precision of the log-probabilities given.
+
+    Args:
+        initial: tokens before the text; they only count for ``length``.
+        beams: texts that are followed at a time.
+        eot: the token that ends a text.
+        max_tokens: length of the longest text.
+        patience: the search is over when ``round(beams * patience)`` texts have ended.
+    """
+
+    def __init__(
+        self,
+        initial: Sequence[int] = (),
+        *,
+        beams: int,
+        eot: int,
+        max_tokens: int,
+        patience: float = 1.0,
+    ) -> None:
+        self.initial = tuple(initial)
+        self.done = False
+        self._beams = beams
+        self._eot = eot
+        self._max_tokens = max_tokens
+        self._max_candidates = round(beams * patience)
+        self._alive: list[tuple[_Text, float]] = []  # texts and their log-probabilities, best first
+        self._finished: dict[_Text, float] = {}  # with the end token
+
+    @property
+    def last(self) -> list[int]:
+        """The tokens to run next, one a beam."""
+        return [text[-1] for text, _ in self._alive]
+
+    @property
+    def length(self) -> int:
+        """How many tokens come before ``last``."""
+        return len(self.initial) + len(self._alive[0][0]) - 1
+
+    def take(self, rankings: Sequence[Ranking]) -> list[int]:
+        """Extend the beams.
+
+        Args:
+            rankings: one a beam; at the start one alone, or the same one for every beam.
+
+        Returns:
+            For each of the next beams, the beam that it extends.
+        """
+        if self._max_tokens <= 0:
+            self.done = True
+            return [0]
+        found: dict[_Text, float] = {}
+        origin: dict[_Text, int] = {}
+        alive = self._alive or [((), 0.0)] * len(rankings)
+        for beam, ((text, total), ranking) in enumerate(zip(alive, rankings, strict=True)):
+            for token, logprob in ranking:
+                longer = (*text, token)  # beams that say the same, as at the start, count once
+                found[longer] = total + logprob
+                origin[longer] = beam
+        self._alive = []
+        for text in sorted(found, key=found.__getitem__, reverse=True):
+            if text[-1] != self._eot:
+                self._alive.append((text, found[text]))
+                if len(self._alive) == self._beams:
+                    break
+            elif len(self._finished) < self._max_candidates:
+                self._finished[text] = found[text]
+        full = len(self._finished) >= self._max_candidates
+        self.done = full or len(self._alive[0][0]) >= self._max_tokens
+        return [origin[text] for text, _ in self._alive]
+
+    def candidates(self) -> list[Candidate]:
+        """The texts that have ended; where these are fewer than beams, the best of the others stand in."""
+        finished = dict(self._finished)
+        # numpy's order among equal ones is the reference's
+        for beam in np.argsort([total for _, total in self._alive])[::-1]:
+            if len(finished) >= self._beams:
+                break
+            text, total = self._alive[beam]
+            finished[(*text, self._eot)] = total
+        return [
+            Candidate(tokens=text[:-1], sum_logprob=float(total))
+            for text, total in finished.items()
+        ]
+
+    def best(self) -> list[int]:
+        """The likeliest text for its length, without end-of-text; empty when nothing was found."""
+        candidates = self.candidates()
+        if not candidates:
+            return []
+        return list(candidates[MaximumLikelihoodRanker(None).rank(candidates)].tokens)
+
+
+class BeamSearchDecoder:
+    """The ``TokenDecoder`` of beam search: every window of a batch has a search of its own.
+
+    Args:
+        beam_size: G, the rows that each window has in the batch.
+        eot: the token that ends a text.
+        sample_begin: how many tokens come before the text.
+        reorder: called after every step with the row that each row goes on from (``Inference.reorder``).
+        patience: as for ``BeamSearch``; 1 when None.
+    """
+
+    def __init__(
+        self,
+        *,
+        beam_size: int,
+        eot: int,
+        sample_begin: int,
+        reorder: Callable[[Sequence[int]], None],
+        patience: float | None = None,
+    ) -> None:
+        self._beam_size = beam_size
+        self._eot = eot
+        self._sample_begin = sample_begin
+        self._reorder = reorder
+        self._patience = patience or 1.0
+        self._searches: list[BeamSearch] = []  # one a window; made at the first update
+
+    def update(self, tokens: Tensor, logits: Tensor) -> tuple[Tensor, bool]:
+        rankings = _rank(logits, self._beam_size + 1)
+        if not self._searches:
+            self._searches = [self._new_search() for _ in range(len(logits) // self._beam_size)]
+        sources: list[int] = []
+        for window, search in enumerate(self._searches):
+            first = window * self._beam_size
+            # one whose search is over goes on beside the others: its result stays
+            origins = search.take(rankings[first : first + self._beam_size])
+            sources += [first + origin for origin in origins]
+        self._reorder(sources)
+        last = [token for search in self._searches for token in search.last]
+        longer = torch.cat([tokens[sources], tokens.new_tensor(last)[:, None]], dim=1)
+        return longer, all(search.done for search in self._searches)
+
+    def _new_search(self) -> BeamSearch:
+        unbounded = 1 << 31  # whoever runs the steps counts them
+        return BeamSearch(
+            beams=self._beam_size, eot=self._eot, max_tokens=unbounded, patience=self._patience
+        )
+
+    def finalize(self, tokens: Tensor) -> list[list[Candidate]]:
+        assert self._searches, "update comes before finalize"
+        return [search.candidates() for search in self._searches]
 
 
 def beam_search(
@@ -25,77 +187,41 @@ def beam_search(
     max_tokens: int,
     allow_empty: bool = False,
 ) -> list[int]:
-    """The likeliest text after ``initial`` that ``beam_size`` beams find, without end-of-text.
+    """Find the likeliest text after ``initial`` in the one window of ``audio``.
 
-    ``audio`` holds one window; ``max_tokens`` is how long the text may get. Options as for
-    ``decode_greedy``.
+    Args:
+        model: the model that ``audio`` was encoded by.
+        audio: keys and values of one window.
+        initial: prompt, start-of-transcript sequence and forced prefix.
+        rules: which tokens may not come.
+        beam_size: texts that are followed at a time.
+        max_tokens: length of the longest text; less where the model's context is full before.
+        allow_empty: the text may end at once, as it may after a forced prefix.
+
+    Returns:
+        The tokens of the text, without end-of-text.
     """
-    encoded = EncodedAudio(model, torch.empty(1, 0, 0))
-    encoded.cross = audio  # computed already
-    room = min(max_tokens, model.dims.n_text_ctx - len(initial))
-    inference = TorchInference(model, encoded, room=len(initial) + room)
-    decoder = BeamSearchDecoder(
-        beam_size=beam_size,
-        eot=rules.eot,
-        sample_begin=len(initial),
-        reorder=inference.reorder,
-    )
+    most = min(max_tokens, model.dims.n_text_ctx - len(initial))
+    inference = Inference(model.decoder, audio, room=len(initial) + most)
+    search = BeamSearch(initial, beams=beam_size, eot=rules.eot, max_tokens=most)
     tokens = torch.tensor([list(initial)], device=model.device)
     logits, _ = inference.prefill(tokens, sot_index=0, group=beam_size)
-    tokens = tokens.repeat(beam_size, 1)
-    with model.decoder.stepping():
-        for step in range(room):
-            logits = logits + rules.suppressed
-            if step == 0 and not allow_empty:
-                logits[:, list(rules.blank)] = -torch.inf
-            tokens, done = decoder.update(tokens, logits)
-            if done or step == room - 1:
-                break
-            logits = inference.step(tokens[:, -1])
-    (candidates,) = decoder.finalize(tokens) if room > 0 else ([],)
-    if not candidates:
-        return []
-    return list(candidates[MaximumLikelihoodRanker(None).rank(candidates)].tokens)
-
-
-def judge(
-    model: Whisper,
-    audio: CrossCache,
-    initial: Sequence[int],
-    tokens: Sequence[int],
-    rules: GreedyRules,
-    *,
-    sot_index: int,
-    allow_empty: bool = False,
-    cache: SelfCache | None = None,
-) -> GreedyOutput:
-    """What one decoder pass over ``initial`` and the text ``tokens`` says: log-probabilities, attention.
-
-    They are those of decoding the same text. Options as for ``decode_greedy``.
-    """
-    fed = torch.tensor([[*initial, *tokens]], device=model.device)
-    positions = torch.arange(fed.shape[1], device=model.device)[None]
-    hidden, scores = model.decoder(
-        fed,
-        positions,
-        cache or model.decoder.new_cache(1),
-        audio,
-        start=0,
-        heads=model.heads_by_layer,
-    )
-    no_speech = model.decoder.logits(hidden[:, sot_index]).softmax(-1)[0, rules.no_speech].item()
-    logits = model.decoder.logits(hidden[0, len(initial) - 1 :])
-    logits += rules.suppressed
     if not allow_empty:
-        logits[0, list(rules.blank)] = -torch.inf
-    expected = torch.tensor([*tokens, rules.eot], device=model.device)
-    logprobs = logprobs_of(expected, logits).tolist()
-    return GreedyOutput(
-        tokens=list(tokens),
-        logprobs=logprobs,
-        no_speech_prob=no_speech,
-        scores=scores[0, :, sot_index:] if scores is not None else None,
-        accepted=0,
-        passes=1 + len(tokens),
-        looped=False,
-    )
+        logits[:, list(rules.blank)] = -torch.inf
+    with model.decoder.stepping():
+        origins = search.take(_rank(logits + rules.suppressed, beam_size + 1))
+        while not search.done:
+            inference.reorder(origins)
+            logits = inference.step(torch.tensor(search.last, device=model.device))
+            origins = search.take(_rank(logits + rules.suppressed, beam_size + 1))
+    return search.best()
+
+
+def _rank(logits: Tensor, count: int) -> list[Ranking]:
+    """``logits`` [B, V] -> the ``count`` likeliest tokens of every row."""
+    best = logits.float().log_softmax(dim=-1).topk(count, dim=-1)
+    logprobs = best.values.cpu().numpy()  # stays float32, as in the reference
+    return [
+        list(zip(tokens, row, strict=True))
+        for tokens, row in zip(best.indices.tolist(), logprobs, strict=True)
+    ]

@@ -1,18 +1,17 @@
-"""The seam between decoding and whatever computes logits, and its PyTorch side."""
+"""What a decoding run keeps beside the model: the encoded windows, and the tokens entered so far."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..whisper.cache import CrossCache, SelfCache
-from ..whisper.network import Whisper
+from ..whisper.network import Decoder, Whisper
 
-__all__ = ["EncodedAudio", "Inference", "TorchInference"]
+__all__ = ["EncodedAudio", "Inference"]
 
 
 class EncodedAudio:
@@ -57,43 +56,37 @@ class EncodedAudio:
         return chosen
 
 
-class Inference(Protocol):
-    """Next-token logits of a batch of sequences. Implement it to decode with another backend."""
+class Inference:
+    """A model's decoder with a preallocated cache: the initial tokens at once, then one token a step.
 
-    def prefill(self, tokens: Tensor, *, sot_index: int, group: int) -> tuple[Tensor, Tensor]:
-        """Runs the initial ``tokens`` [A, T]; afterwards each row stands ``group`` times in a row.
-
-        Returns the logits of the next token [A * group, V], and those at ``sot_index`` [A, V].
-        """
-        ...
-
-    def step(self, tokens: Tensor) -> Tensor:
-        """Appends ``tokens`` [A * group], one to each row -> logits of the next [A * group, V]."""
-        ...
-
-    def reorder(self, source_rows: Sequence[int]) -> None:
-        """Row i goes on from what row ``source_rows[i]`` has seen."""
-        ...
-
-
-class TorchInference:
-    """Runs the decoder with a preallocated cache: the initial tokens at once, then one at a time.
-
-    ``room``: for so many tokens in all; None for as many as the model can have. Candidates have a cache each.
+    Args:
+        decoder: of the model.
+        audio: keys and values of A windows.
+        room: positions that the cache keeps for each row after ``prefill``; None for all that the model has.
     """
 
-    def __init__(self, model: Whisper, audio: EncodedAudio, *, room: int | None = None) -> None:
-        self._decoder = model.decoder
+    def __init__(self, decoder: Decoder, audio: CrossCache, *, room: int | None = None) -> None:
+        self._decoder = decoder
         self._audio = audio
         self._room = room
         self._cache: SelfCache | None = None  # set by prefill
         self._length = 0  # tokens entered so far
 
     def prefill(self, tokens: Tensor, *, sot_index: int, group: int) -> tuple[Tensor, Tensor]:
+        """Run the initial tokens; afterwards each row stands ``group`` times in a row.
+
+        Args:
+            tokens: [A, T], the same number for every window.
+            sot_index: where ``<|startoftranscript|>`` stands in them.
+            group: candidates of each window.
+
+        Returns:
+            The logits of the next token [A * group, V], and those at ``sot_index`` [A, V].
+        """
         rows, self._length = tokens.shape
         cache = self._decoder.new_cache(rows)
         positions = torch.arange(self._length, device=tokens.device).expand(rows, -1)
-        hidden, _ = self._decoder(tokens, positions, cache, self._audio.cross, start=0)
+        hidden, _ = self._decoder(tokens, positions, cache, self._audio, start=0)
         # two rows of logits are wanted, not all: the projection is the dearest layer
         logits = self._decoder.logits(hidden[:, [sot_index, -1]])  # [A, 2, V]
         if group > 1:
@@ -102,15 +95,15 @@ class TorchInference:
         return logits[:, 1].repeat_interleave(group, dim=0), logits[:, 0]
 
     def step(self, tokens: Tensor) -> Tensor:
+        """Append ``tokens`` [B], one to each row; return the logits of the next [B, V]."""
         assert self._cache is not None, "prefill comes before step"
         at = self._length
         positions = torch.full((tokens.shape[0], 1), at, device=tokens.device)
-        hidden, _ = self._decoder(
-            tokens[:, None], positions, self._cache, self._audio.cross, start=at
-        )
+        hidden, _ = self._decoder(tokens[:, None], positions, self._cache, self._audio, start=at)
         self._length += 1
         return self._decoder.logits(hidden[:, 0])
 
     def reorder(self, source_rows: Sequence[int]) -> None:
+        """Let row i go on from what row ``source_rows[i]`` has seen."""
         assert self._cache is not None, "prefill comes before reorder"
         self._cache.reorder(source_rows, length=self._length)

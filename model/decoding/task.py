@@ -23,12 +23,12 @@ from ..errors import DecodingOptionsError
 from ..media.audio import CHUNK_LENGTH
 from ..whisper.network import Whisper
 from ..whisper.tokenizer import Tokenizer, get_tokenizer
+from .beam import BeamSearchDecoder
 from .compression import compression_ratio
 from .filters import ApplyTimestampRules, LogitFilter, SuppressBlank, SuppressTokens
-from .inference import EncodedAudio, TorchInference
+from .inference import EncodedAudio, Inference
 from .options import DecodingOptions
 from .strategies import (
-    BeamSearchDecoder,
     Candidate,
     GreedyDecoder,
     MaximumLikelihoodRanker,
@@ -66,7 +66,7 @@ def detect_language(
     single = isinstance(mel, Tensor) and mel.ndim == 2
     audio = mel if isinstance(mel, EncodedAudio) else _encode(model, mel)
     first = torch.full((audio.rows, 1), tokenizer.sot, device=model.device)
-    logits, _ = TorchInference(model, audio).prefill(first, sot_index=0, group=1)  # [A, V]
+    logits, _ = Inference(model.decoder, audio.cross).prefill(first, sot_index=0, group=1)  # [A, V]
     languages = torch.tensor(tokenizer.all_language_tokens, device=logits.device)
     chances = logits[:, languages].softmax(dim=-1)  # [A, languages]
     tokens = languages[chances.argmax(dim=-1)]
@@ -213,7 +213,7 @@ class DecodingTask:
         self, audio: EncodedAudio, tokens: Tensor
     ) -> tuple[list[list[Candidate]], list[float]]:
         """Extends ``tokens`` [A, T] -> the candidates of every window, and its no-speech probability."""
-        inference = TorchInference(self._model, audio)
+        inference = Inference(self._model.decoder, audio.cross)
         decoder = self._decoder(inference)
         logits, at_sot = inference.prefill(tokens, sot_index=self._sot_index, group=self._group)
         no_speech = at_sot.softmax(dim=-1)[:, self._tokenizer.no_speech].tolist()
@@ -228,7 +228,7 @@ class DecodingTask:
                 logits = inference.step(tokens[:, -1])
         return decoder.finalize(tokens), no_speech
 
-    def _decoder(self, inference: TorchInference) -> TokenDecoder:
+    def _decoder(self, inference: Inference) -> TokenDecoder:
         options = self._options
         sample_begin, eot = len(self._initial), self._tokenizer.eot
         if options.beam_size is not None:

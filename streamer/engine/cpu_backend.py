@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from ...model.align import alignment_cost, attended_times, token_times
-from ...model.decoding.beam import beam_search, judge
-from ...model.decoding.greedy import GreedyOutput, decode_greedy
+from ...model.decoding.beam import beam_search
+from ...model.decoding.greedy import GreedyOutput, decode_greedy, score_text
 from ...model.whisper.cache import CrossCache
 from ...model.whisper.network import Whisper
 from ...model.whisper.tokenizer import Tokenizer
@@ -143,7 +143,7 @@ class CpuBackend(SequentialBackend):
             max_tokens=limit,
             allow_empty=bool(job.prefix),
         )
-        return judge(
+        return score_text(
             self.model,
             audio,
             initial,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...model.decoding.beam_row import BeamRow
-from ...model.decoding.greedy_row import GreedyRow
+from ...model.decoding.beam import BeamSearch
+from ...model.decoding.greedy import GreedyRow
 from ...model.whisper.tokenizer import Tokenizer
 from ..jobs import DecodedWord, DecodeJob, DecodeResult
 from .backend import BackendConfig, BusyRule, Outcome
@@ -36,7 +36,7 @@ class GpuRow:
     probability: float | None = None
     tokenizer: Tokenizer | None = None  # None: the language is not known yet
     greedy: GreedyRow | None = None  # the try that goes on
-    beams: BeamRow | None = None  # or this one
+    beams: BeamSearch | None = None  # or this one
     beam_slots: list[int] = field(default_factory=list)  # text slots of the beams
     temperature: float = 0.0
     sot_index: int = 0  # of ``<|startoftranscript|>`` in the try
@@ -61,12 +61,11 @@ class GpuRow:
         limit = token_limit(job)
         self.greedy = self.beams = None
         if beams:
-            self.beams = BeamRow(
+            self.beams = BeamSearch(
                 initial,
                 beams=self.config.endpoint_beams,
                 eot=eot,
-                context=context,
-                max_tokens=limit,
+                max_tokens=min(limit, context - len(initial)),
             )
             return
         self.greedy = GreedyRow(

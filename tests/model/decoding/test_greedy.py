@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
-from whisper_stream.model.decoding.greedy import GreedyOutput, GreedyRules, decode_greedy
+from whisper_stream.model.decoding.greedy import GreedyOutput, GreedyRow, GreedyRules, decode_greedy
 from whisper_stream.model.whisper.cache import CrossCache
 from whisper_stream.model.whisper.dims import ModelDimensions
 from whisper_stream.model.whisper.mel import log_mel_spectrogram
@@ -289,3 +289,35 @@ def test_corrupted_drafts_of_real_speech(
     output = transcribe(speech, draft)
     assert_same(output, undrafted)
     assert output.passes <= undrafted.passes
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.lists(st.integers(0, 7), max_size=20),
+    st.integers(0, 20),
+    st.integers(1, 5),
+)
+def test_a_draft_changes_nothing_however_it_is_fed(
+    seed: int, draft: list[int], most: int, width: int
+) -> None:
+    """The state machine alone, on a language of eight tokens of which the last ends the text."""
+    generator = torch.Generator().manual_seed(seed)
+    following = torch.randn(8, 8, generator=generator).argmax(dim=-1).tolist()
+
+    def run(guess: Sequence[int]) -> GreedyRow:
+        row = GreedyRow([0], eot=7, context=40, draft=guess, max_tokens=most)
+        while not row.done:
+            fed = row.feed(width)
+            assert row.passes == 0 or len(fed) <= width
+            answers = fed if row.passes else fed[len(row.initial) - 1 :]
+            row.take([following[token] for token in answers], [-0.1] * len(answers))
+        return row
+
+    drafted, alone = run(draft), run([])
+    assert (drafted.tokens, drafted.looped, drafted.ended) == (
+        alone.tokens,
+        alone.looped,
+        alone.ended,
+    )
+    assert drafted.passes <= alone.passes

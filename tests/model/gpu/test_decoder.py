@@ -1,4 +1,4 @@
-"""Rows in slots: the network over them, the packed encoder, and beams, against what decodes one row alone."""
+"""Rows in slots: the network over them, the packed encoder; against what decodes one row alone."""
 
 from __future__ import annotations
 
@@ -7,20 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
-from whisper_stream.model.decoding.beam_row import BeamRow
-from whisper_stream.model.decoding.greedy_row import GreedyRow
-from whisper_stream.model.decoding.strategies import BeamSearchDecoder, MaximumLikelihoodRanker
 from whisper_stream.model.gpu.decoder import Feed, SlotDecoder
 from whisper_stream.model.gpu.encoder import PackedEncoder, _round
 from whisper_stream.model.whisper.mel import log_mel_spectrogram
 from whisper_stream.model.whisper.network import Whisper
-
-EOT = 7
-VOCABULARY = 8
 
 
 def test_packed_windows_are_encoded_as_each_alone(
@@ -176,71 +168,3 @@ def test_what_is_expected_is_chosen_with_its_probability(
     )
     assert choices.no_speech_prob is not None
     assert abs(choices.no_speech_prob - float(expected[0, 50_361].exp())) < 1e-5
-
-
-# The state machines, against the tensor code and the definition
-
-
-def _table(seed: int) -> Tensor:
-    """Log-probabilities of the next token after any token [V, V], of a language of eight tokens."""
-    generator = torch.Generator().manual_seed(seed)
-    return (torch.randn(VOCABULARY, VOCABULARY, generator=generator) * 2).log_softmax(dim=-1)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 12))
-def test_beams_are_those_of_the_search_over_tensors(seed: int, beams: int, most: int) -> None:
-    table = _table(seed)
-    decoder = BeamSearchDecoder(
-        beam_size=beams, eot=EOT, sample_begin=1, reorder=lambda sources: None
-    )
-    tokens = torch.zeros((beams, 1), dtype=torch.long)
-    for _ in range(most):
-        tokens, done = decoder.update(tokens, table[tokens[:, -1]])
-        if done:
-            break
-    (candidates,) = decoder.finalize(tokens)
-    expected = candidates[MaximumLikelihoodRanker(None).rank(candidates)].tokens
-
-    row = BeamRow([0], beams=beams, eot=EOT, context=100, max_tokens=most)
-    rankings = [table[0]]
-    while True:
-        best = [one.topk(beams + 1) for one in rankings]
-        origins = row.take(
-            [list(zip(b.indices.tolist(), b.values.tolist(), strict=True)) for b in best]
-        )
-        assert len(origins) == len(row.last)
-        if row.done:
-            break
-        rankings = [table[token] for token in row.last]
-    assert row.best() == list(expected)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.integers(0, 10_000),
-    st.lists(st.integers(0, EOT), max_size=20),
-    st.integers(0, 20),
-    st.integers(1, 5),
-)
-def test_a_draft_changes_nothing_however_it_is_fed(
-    seed: int, draft: list[int], most: int, width: int
-) -> None:
-    following = _table(seed).argmax(dim=-1).tolist()  # what comes after each token
-
-    def run(guess: Sequence[int]) -> GreedyRow:
-        row = GreedyRow([0], eot=EOT, context=40, draft=guess, max_tokens=most)
-        while not row.done:
-            fed = row.feed(width)
-            assert row.passes == 0 or len(fed) <= width
-            answers = fed if row.passes else fed[len(row.initial) - 1 :]
-            row.take([following[token] for token in answers], [-0.1] * len(answers))
-        return row
-
-    drafted, alone = run(draft), run([])
-    assert (drafted.tokens, drafted.looped, drafted.ended) == (
-        alone.tokens,
-        alone.looped,
-        alone.ended,
-    )
-    assert drafted.passes <= alone.passes
