@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 # before torch loads: several processes share the cores here, and spinning threads starve them all
@@ -17,6 +16,8 @@ from numpy.typing import NDArray
 from whisper_stream.model.media.audio import load_audio
 from whisper_stream.model.weights.loading import load_model
 from whisper_stream.model.whisper.network import Whisper
+
+from .plugins.requirements import Requirements
 
 torch.set_num_threads(2)
 
@@ -39,15 +40,5 @@ def jfk() -> NDArray[np.float32]:
     return load_audio(DATA / "en-speech-jfk.wav")
 
 
-# Only CI is sure to have a browser and Node; what needs them is left out where they are missing.
-_NEEDED = {
-    "clients/browser/test_page.py": shutil.which("chromium") or shutil.which("google-chrome"),
-    "clients/sdk/test_javascript.py": shutil.which("node"),
-    "project/test_site.py": shutil.which("pulseaudio")
-    and shutil.which("node")
-    and shutil.which("ffmpeg"),
-    "clients/sources/test_pipes.py": shutil.which("ffmpeg"),
-    "clients/sdk/test_aio.py": shutil.which("node"),
-    "clients/sources/test_microphone.py": shutil.which("pulseaudio"),
-}
-collect_ignore = [name for name, found in _NEEDED.items() if not (found or os.environ.get("CI"))]
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Requirements())

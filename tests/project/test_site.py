@@ -104,6 +104,7 @@ def shell(command: str, folder: Path, sound: Room) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.needs("ffmpeg", "openssl", "pulseaudio", "portaudio")
 @pytest.mark.parametrize("command", DIRECT)
 def test_a_command_runs(command: str, folder: Path, running: Daemon, sound: Room) -> None:
     serve = functools.partial(Quiet, directory=str(folder))
@@ -116,6 +117,7 @@ def test_a_command_runs(command: str, folder: Path, running: Daemon, sound: Room
     assert done.stdout
 
 
+@pytest.mark.needs("ffmpeg", "pulseaudio", "portaudio")
 @pytest.mark.parametrize("command", MICROPHONE)
 def test_a_microphone_command_runs(
     command: str, folder: Path, running: Daemon, sound: Room
@@ -132,6 +134,7 @@ def test_a_microphone_command_runs(
     assert mic.returncode == 0
 
 
+@pytest.mark.needs("ffmpeg", "pulseaudio")
 @pytest.mark.parametrize("command", SERVE)
 def test_a_daemon_runs(command: str, folder: Path, sound: Room) -> None:
     arguments = command.replace("--port 9090", "").split() + ["--port", "0", "--announce"]
@@ -153,6 +156,7 @@ def test_a_daemon_runs(command: str, folder: Path, sound: Room) -> None:
 
 
 # tests/test_docs.py has those of api.md, with what they print.
+@pytest.mark.needs("ffmpeg")
 @pytest.mark.parametrize("code", [text for page, text in blocks("python") if page != "api.md"])
 def test_an_example_in_python_runs(code: str, folder: Path, running: Daemon) -> None:
     code = code.replace("ws://127.0.0.1:9090", running.url)
@@ -161,6 +165,7 @@ def test_an_example_in_python_runs(code: str, folder: Path, running: Daemon) -> 
     assert "hello" in done.stdout
 
 
+@pytest.mark.needs("ffmpeg", "node")
 @pytest.mark.parametrize("code", [text for _, text in blocks("js")])
 def test_an_example_in_javascript_runs(code: str, folder: Path, running: Daemon) -> None:
     shutil.copy(ROOT / "clients" / "browser" / "whisper-stream.js", folder)

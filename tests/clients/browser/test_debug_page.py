@@ -13,6 +13,7 @@ from whisper_stream.server.protocol import messages as wire
 from ...helpers.browser_rig import browser
 from ...helpers.server_rig import Daemon, ScriptedEngine, daemon, speech
 
+pytestmark = pytest.mark.needs("chromium")
 KEY = "k" * 16
 
 

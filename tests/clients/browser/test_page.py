@@ -31,6 +31,7 @@ from ...helpers.relay import relay
 from ...helpers.server_rig import Daemon, ScriptedEngine, daemon
 from ...helpers.texts import SPEECH, check_times, errors_in, read_srt, read_vtt
 
+pytestmark = pytest.mark.needs("chromium")
 RUNNING = "html[data-state=listening]"
 STOPPED = "html[data-state=stopped]"
 WORDS = "#transcript li p span:first-child"

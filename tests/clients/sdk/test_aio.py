@@ -124,6 +124,7 @@ def test_the_examples_of_the_readme_run(
     assert (tmp_path / "talk.srt").read_text().startswith("1\n00:00:00,000 -->")
 
 
+@pytest.mark.needs("node")
 def test_the_javascript_example_of_the_readme_runs(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text()
     (example,) = re.findall(r"^```js\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)

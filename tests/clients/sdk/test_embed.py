@@ -26,7 +26,11 @@ def command(program: str) -> tuple[str, ...]:
 
 
 def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def started(program: str, options: DaemonOptions | None = None) -> tuple[int, int]:

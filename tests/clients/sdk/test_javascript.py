@@ -23,6 +23,7 @@ from ...helpers.fake_server import word as fake_word
 from ...helpers.relay import relay
 from ...helpers.server_rig import STEP, ScriptedEngine, daemon
 
+pytestmark = pytest.mark.needs("node")
 TESTS = Path(__file__).parents[2]
 Event = dict[str, Any]
 RATE = 16_000

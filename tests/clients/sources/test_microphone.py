@@ -166,6 +166,7 @@ def test_the_list_of_devices(
     assert capsys.readouterr().out == "*  0  Fake (2 channels, 48 kHz)\n"
 
 
+@pytest.mark.needs("pulseaudio", "portaudio")
 def test_a_real_microphone_is_captioned(tmp_path: Path) -> None:
     """A recording, played into a null sink, heard by PortAudio; ended by Ctrl-C."""
     output = tmp_path / "talk.srt"

@@ -178,6 +178,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+@pytest.mark.needs("ffmpeg")
 def test_several_files_of_every_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +196,7 @@ def test_several_files_of_every_kind(
         check_times(cues)
 
 
+@pytest.mark.needs("ffmpeg")
 def test_ffmpeg_pipes_into_standard_input(tmp_path: Path) -> None:
     output = tmp_path / "talk.vtt"
     convert = ["ffmpeg", "-v", "error", "-i", str(SPEECH), "-ac", "1"]

@@ -19,6 +19,7 @@ from ...helpers.ingress_clients import get, gone, metric, opened, until, words
 from ...helpers.ingress_rig import BROKEN, FATAL_MARK, LOST_MARK, ROOT, Running, running
 from ...helpers.server_rig import Peer, daemon, speech
 
+pytestmark = pytest.mark.needs("procfs")
 AUDIO = speech(3.2, seed=5)
 STEP_BYTES = 2 * 8_000  # of audio that the scripted session has decoded at once
 JFK = (

@@ -34,6 +34,7 @@ from ...helpers.ingress_clients import (
 from ...helpers.ingress_rig import Running, running
 from ...helpers.server_rig import Peer
 
+pytestmark = pytest.mark.needs("procfs")
 SPEAKERS = 6
 PIECES = 16  # of the audio, each a fifth of a second
 

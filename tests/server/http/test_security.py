@@ -217,6 +217,7 @@ def certificate_told(process: subprocess.Popen[str]) -> tuple[Path, str]:
     return Path(found[1]), found[2]
 
 
+@pytest.mark.needs("openssl")
 def test_our_own_clients_take_a_certificate_that_they_are_told_to(tmp_path: Path) -> None:
     cache = {"XDG_CACHE_HOME": str(tmp_path)}
     client = [sys.executable, "-m", "whisper_stream.clients", str(SPEECH), "--speed", "0"]
@@ -271,6 +272,7 @@ def test_a_certificate_for_another_name_is_told(tmp_path: Path) -> None:
     assert "the certificate is not valid for '127.0.0.2'; use a name or address" in done.stderr
 
 
+@pytest.mark.needs("openssl")
 def test_a_certificate_is_kept_and_made_anew_where_it_cannot_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
