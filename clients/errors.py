@@ -7,6 +7,7 @@
         ├── UsageError          exit code 2: an option or its value
         ├── SourceError         exit code 2: the audio file
         ├── OutputError         exit code 2: the transcript's file
+        ├── NotInstalledError   the engine is not part of this installation
         ├── DaemonError         the embedded daemon did not start
         └── StreamError
             ├── ConnectError    no stream was opened
@@ -23,6 +24,7 @@ __all__ = [
     "ConnectError",
     "ConnectionLost",
     "DaemonError",
+    "NotInstalledError",
     "OutputError",
     "RemoteError",
     "SourceError",
@@ -47,6 +49,10 @@ class SourceError(ClientError):
 
 class OutputError(ClientError):
     exit_code = 2
+
+
+class NotInstalledError(ClientError):
+    """Raised when a command needs packages that are not installed; the text has pip's command."""
 
 
 class DaemonError(ClientError):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ... import WhisperStreamError
+from ..installed import check_engine
 
 __all__ = ["COMMANDS", "Command", "main"]
 
@@ -20,29 +21,43 @@ _PLAY = "clients.cli.play:main"
 
 
 class Command(NamedTuple):
-    """``target`` is ``module:function`` inside the package; it takes argv and returns a code."""
+    """A word that begins a command line.
+
+    Attributes:
+        target: ``module:function`` inside the package; it takes argv and returns an exit code.
+        help: one line.
+        engine: it needs torch and the rest of the extra ``server``.
+    """
 
     target: str
     help: str
+    engine: bool = False
 
 
 COMMANDS: dict[str, Command] = {
     "mic": Command("clients.cli.mic:main", "caption what a microphone hears, live"),
     "serve": Command(
-        "server.daemon.main:main", "run the daemon that other programs stream audio to"
+        "server.daemon.main:main", "run the daemon that other programs stream audio to", engine=True
     ),
-    "models": Command("clients.cli.models:main", "list models, their sizes and where they are"),
+    "models": Command(
+        "clients.cli.models:main", "list models, their sizes and where they are", engine=True
+    ),
     "transcribe": Command(
         "clients.cli.transcribe:main",
         "files to txt, vtt, srt, tsv and json, with whisper's flags",
+        engine=True,
     ),
     "bench": Command(
-        "clients.tools.bench:main", "measure streams of recordings: errors, delays and cost"
+        "clients.tools.bench:main",
+        "measure streams of recordings: errors, delays and cost",
+        engine=True,
     ),
     "load": Command(
         "clients.tools.load:main", "play many streams at once: how late words are, how many fit"
     ),
-    "doctor": Command("server.daemon.doctor:main", "check that this machine can run the daemon"),
+    "doctor": Command(
+        "server.daemon.doctor:main", "check that this machine can run the daemon", engine=True
+    ),
 }
 
 
@@ -55,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         if arguments and (command := COMMANDS.get(arguments[0])):
+            if command.engine:
+                check_engine(f"`{PROGRAM} {arguments[0]}`")
             return _load(command.target)(arguments[1:])
         return _load(_PLAY)(arguments)
     except WhisperStreamError as error:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ...server.protocol.errors import SERVE_HELP
 from ..errors import DaemonError
+from ..installed import check_engine
 
 __all__ = ["DaemonOptions", "daemon"]
 
@@ -60,8 +61,12 @@ async def daemon(options: DaemonOptions, command: Sequence[str] = _COMMAND) -> A
     with the context, or when this process dies, as its stdin closes then.
 
     Raises:
+        NotInstalledError: this installation has no engine.
         DaemonError: it ended before it was listening; the text is its own error line.
     """
+    if command is _COMMAND:
+        instead = "name a running daemon with --server, or "
+        check_engine("captioning without --server", instead=instead)
     process = await asyncio.create_subprocess_exec(
         *command,
         *options.arguments(),
