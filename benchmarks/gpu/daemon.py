@@ -38,7 +38,7 @@ from whisper_stream.clients.tools.load_scoring import count_errors
 from whisper_stream.model.weights.locate import locate
 from whisper_stream.server.cluster import engine_process
 from whisper_stream.server.cluster.engine_pool import EnginePool
-from whisper_stream.server.cluster.ipc import Decode
+from whisper_stream.server.cluster.ipc import StartEngine
 from whisper_stream.server.config import ServerConfig
 from whisper_stream.server.daemon.main import main as serve
 from whisper_stream.server.engine import Engine, load_engine
@@ -130,7 +130,7 @@ def run_daemon(flags: Sequence[str]) -> int:
 
 
 def run_engine(flags: Sequence[str]) -> int:
-    def engine(asked: Decode) -> Engine:
+    def engine(asked: StartEngine) -> Engine:
         return open_engine(asked.config, asked.number, asked.count)
 
     return engine_process.main(flags, engine)

@@ -33,7 +33,8 @@ class _ScriptedBatch(RunningBatch):
         told = []
         for row, ranking in zip(rows, rankings, strict=True):
             text = [*(self.script(row.job) or ()), self._eot]
-            known = row.beams.length + 1 - len(row.beams.initial)
+            begun = bool(row.beams.last)
+            known = row.beams.length + 1 - len(row.beams.initial) if begun else 0
             said = text[min(known, len(text) - 1)]
             told.append(
                 [

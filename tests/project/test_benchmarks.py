@@ -84,3 +84,46 @@ def test_names_that_are_not_known_are_refused(script: str, flags: list[str]) -> 
     )
     assert done.returncode == 2
     assert f"invalid choice: '{flags[-1]}'" in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["gpu", "accuracy"])
+def test_scripts_that_no_test_runs_can_be_imported(folder: str) -> None:
+    """A name that has changed elsewhere is found here, and not on the machine that they are meant for."""
+    names = sorted(path.stem for path in (ROOT / "benchmarks" / folder).glob("*.py"))
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {', '.join(names)}"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"benchmarks/{folder}:{os.environ.get('PYTHONPATH', '')}"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+SCRIPTED = """
+import torch
+import numpy as np
+from rig import random_model
+from scripted import ScriptedBackend
+from whisper_stream.streamer.jobs import DecodeJob
+
+text = [400, 500, 600, 700]
+model = random_model("tiny", dtype=torch.float32, device="cpu")
+backend = ScriptedBackend(model, slots=2, searches=1, script=lambda job: text)
+noise = np.random.default_rng(0).normal(0.0, 0.01, 16_000).astype(np.float32)
+jobs = [DecodeJob(audio=noise, language="en", endpoint=endpoint) for endpoint in (False, True)]
+assert [list(result.tokens) for result in backend.decode(jobs)] == [text, text]
+"""
+
+
+def test_random_weights_say_the_text_that_a_load_is_measured_with() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPTED],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"benchmarks/gpu:{os.environ.get('PYTHONPATH', '')}"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
