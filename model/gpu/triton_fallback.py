@@ -1,4 +1,4 @@
-"""Runs a Triton kernel where it can be run; says once where it cannot, so that the plain path is taken."""
+"""Runs a Triton kernel where it can be run; logs once where it cannot, so that the plain path is taken."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def try_kernel(module: str, function: str, x: Tensor, *arguments: int | Tensor) 
 
 
 def cannot_run(error: Exception) -> bool:
-    """Whether ``error`` means that Triton cannot run here, rather than that the work was wrong or too large."""
+    """Return whether ``error`` means that Triton cannot run here, rather than that the work was wrong or too large."""
     if isinstance(error, torch.OutOfMemoryError):
         return False
     return isinstance(error, _FAILURES) or type(error).__module__.startswith("triton.")

@@ -1,4 +1,4 @@
-"""What stands between the matrix products, in one pass over memory each, as Triton kernels for the GPU."""
+"""The operations between the matrix products, in one pass over memory each, as Triton kernels for the GPU."""
 
 from __future__ import annotations
 

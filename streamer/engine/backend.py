@@ -47,12 +47,13 @@ class BusyRule:
     beams: bool = True  # a hurried endpoint still gets a beam search
 
     def applies(self, *, taken: int, left: int, waited: float) -> bool:
+        """Return whether all three conditions hold."""
         return taken >= self.taken and left >= self.left and waited >= self.waited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendConfig:
-    """How windows are decoded. The defaults are those of the product; tests and benchmarks compare others."""
+    """Options of decoding windows. The defaults are those of the product; tests and benchmarks compare others."""
 
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of an endpoint's tries
     compression_ratio_threshold: float = 2.4  # above: the text repeats itself
@@ -77,11 +78,13 @@ class Backend(Protocol):
     """Runs jobs that come and go between its steps. Used from one thread only, but for the outcomes."""
 
     @property
-    def busy_rule(self) -> BusyRule: ...
+    def busy_rule(self) -> BusyRule:
+        """The load from which its endpoints are hurried."""
+        ...
 
     @property
     def room(self) -> Room:
-        """What ``admit`` takes now."""
+        """The jobs that ``admit`` takes now."""
         ...
 
     @property

@@ -35,7 +35,7 @@ _REST_SECONDS = 20.0  # between two calls of ``on_rest``
 
 
 class EngineStatistics(NamedTuple):
-    """What an engine has done since it was started, and what it has to do."""
+    """The work of an engine since it was started, and the work that waits."""
 
     queued: int  # jobs waiting
     running: int  # jobs being decoded
@@ -137,6 +137,7 @@ class Engine:
         self._results.shutdown()
 
     def statistics(self) -> EngineStatistics:
+        """Return the figures of this moment."""
         with self._condition:
             return EngineStatistics(
                 queued=len(self._queue),

@@ -46,6 +46,7 @@ class Attempt:
         passes: int,
         temperature: float,
     ) -> Attempt:
+        """Return the attempt at ``job`` that gave ``tokens``."""
         return cls(
             tokens=tuple(tokens),
             logprobs=tuple(logprobs),
@@ -59,6 +60,7 @@ class Attempt:
 
     @property
     def avg_logprob(self) -> float:
+        """The mean log-probability of the tokens, end-of-text included."""
         return sum(self.logprobs) / max(1, len(self.logprobs))
 
     def result(
@@ -98,7 +100,7 @@ class FallbackState:
 
     @property
     def temperature(self) -> float:
-        """Of the next try."""
+        """The temperature of the next try."""
         return self._temperatures[len(self._attempts)]
 
     def add(self, attempt: Attempt) -> Attempt | None:

@@ -126,6 +126,7 @@ class GpuBackend:
 
     @property
     def occupied(self) -> float:
+        """The share of slots that jobs have."""
         return 1.0 - len(self._free_slots) / self._slots
 
     @property
@@ -183,6 +184,7 @@ class GpuBackend:
             return self._step()
 
     def abandon(self) -> list[QueuedJob]:
+        """Forget all jobs, after a step has failed; return them."""
         entries = [row.entry for row in self._rows.values()]
         self._reset()
         return entries

@@ -71,7 +71,7 @@ class RunningBatch:
 
     @property
     def idle(self) -> bool:
-        """Whether no row waits for a pass."""
+        """True if no row waits for a pass."""
         return not (self._joining or self._greedy or self._searching or self._closing)
 
     @property

@@ -1,4 +1,4 @@
-"""Whose job is decoded next. No threads and no torch here."""
+"""The order in which jobs are decoded. No threads and no torch here."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _PLACES_PER_SECOND = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueuedJob:
-    """A job and whom its result is for."""
+    """A job, and the future that is answered with its result."""
 
     job: DecodeJob
     future: Future[DecodeResult]
-    asked: float = 0.0  # when, on the engine's clock
+    asked: float = 0.0  # the time of ``submit``, on the engine's clock
 
     @property
     def seconds(self) -> float:
+        """The length of its audio."""
         return len(self.job.audio) / SAMPLE_RATE
 
 
@@ -46,6 +47,7 @@ class JobQueue:
         return len(self._heap)
 
     def put(self, job: DecodeJob, future: Future[DecodeResult], now: float = 0.0) -> None:
+        """Add a job; ``future`` is cancelled, or answered by the one who takes it."""
         self._number += 1
         entry = QueuedJob(job, future, now)
         place = self._number + entry.seconds * _PLACES_PER_SECOND
@@ -54,7 +56,7 @@ class JobQueue:
         heapq.heappush(self._heap, (place, self._number, entry))
 
     def take(self, most: int, seconds: float = float("inf")) -> list[QueuedJob]:
-        """The next jobs, at most ``most``, with no more than ``seconds`` of audio in all, but at least one.
+        """Return the next jobs, at most ``most``, with no more than ``seconds`` of audio in all, but at least one.
 
         Jobs that were cancelled meanwhile are left out.
         """
@@ -69,6 +71,6 @@ class JobQueue:
         return taken
 
     def clear(self) -> list[QueuedJob]:
-        """Everything that waits; nothing is left."""
+        """Return all jobs that wait, and keep none."""
         waiting, self._heap = self._heap, []
         return [entry for _, _, entry in sorted(waiting)]

@@ -1,4 +1,4 @@
-"""What a stream's decoding takes from the model's vocabulary: its tokenizer, barred tokens, language."""
+"""A stream's use of the model's vocabulary: the tokenizer, the tokens that are barred, the language."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ __all__ = ["doubts_language", "make_rules", "pick_language", "tokenizer_for"]
 
 
 def tokenizer_for(model: Whisper, language: str | None, task: Task) -> Tokenizer:
+    """Return the tokenizer of ``model``; ``language`` and ``task`` are ignored by an English one."""
     multilingual = model.is_multilingual
     return get_tokenizer(
         multilingual,
@@ -24,6 +25,7 @@ def tokenizer_for(model: Whisper, language: str | None, task: Task) -> Tokenizer
 
 
 def make_rules(model: Whisper, tokenizer: Tokenizer) -> GreedyRules:
+    """Return the tokens that a stream's text must not have: non-speech, special tokens, timestamps."""
     suppressed = torch.zeros(model.dims.n_vocab, device=model.device)
     suppressed[list(tokenizer.non_speech_tokens)] = -torch.inf
     # every special token and timestamp lies above end-of-text: none belongs in the text
@@ -37,12 +39,12 @@ def make_rules(model: Whisper, tokenizer: Tokenizer) -> GreedyRules:
 
 
 def doubts_language(job: DecodeJob, model: Whisper) -> bool:
-    """Whether the language of ``job`` is to be detected."""
+    """Return whether the language of ``job`` is to be detected."""
     return model.is_multilingual and (job.language is None or job.switch_above is not None)
 
 
 def pick_language(job: DecodeJob, tokenizer: Tokenizer, logits: Tensor) -> tuple[str, float | None]:
-    """The language to decode in, and its probability. ``logits`` [V] follow ``<|startoftranscript|>``."""
+    """Return the language to decode in, and its probability. ``logits`` [V] follow ``<|startoftranscript|>``."""
     likely = logits[list(tokenizer.all_language_tokens)].softmax(dim=-1).tolist()
     chances = dict(zip(tokenizer.all_language_codes, likely, strict=True))
     if job.languages:

@@ -27,13 +27,18 @@ _BUCKET_SAMPLES = (
 
 
 class WindowEncoder:
+    """Encodes one window at a time. Several threads may use it at once."""
+
     def __init__(self, model: Whisper) -> None:
         self._model = model
         self._silence = silence_states(model)
 
     def __call__(self, audio: NDArray[np.float32], context: ContextMode) -> tuple[CrossCache, int]:
-        """``audio`` [samples] at 16 kHz, at most 30 s -> its cache (one row), and how many of the
-        cache's positions hold the audio itself."""
+        """Encode ``audio`` [samples] at 16 kHz, at most 30 s.
+
+        Returns:
+            Its cache (one row), and the number of the cache's positions that hold the audio itself.
+        """
         frames = -(-len(audio) // N_SAMPLES_PER_TOKEN)  # encoder positions of 20 ms, rounded up
         padded = padded_samples(len(audio), context)
         features = self._encode(np.pad(audio, (0, padded - len(audio))))
@@ -54,7 +59,7 @@ class WindowEncoder:
 
 
 def padded_samples(samples: int, context: ContextMode) -> int:
-    """How many samples are encoded of a window of so many: with silence, in one of few lengths."""
+    """Return the number of samples that are encoded of a window of ``samples``: with silence, in one of few lengths."""
     padded = samples + _PAD_SAMPLES
     padded += -padded % _BUCKET_SAMPLES
     if context == "full" or padded + _SILENCE_STATES * N_SAMPLES_PER_TOKEN >= N_SAMPLES:
@@ -63,7 +68,7 @@ def padded_samples(samples: int, context: ContextMode) -> int:
 
 
 def silence_states(model: Whisper) -> CrossCache:
-    """What follows every window that is not full: the end of an encoded silence."""
+    """Return the cache that follows every window that is not full: the end of an encoded silence."""
     silence = _encode(model, np.zeros(N_SAMPLES, dtype=np.float32))
     return model.decoder.audio_cache(silence[:, -_SILENCE_STATES:])
 

@@ -1,4 +1,4 @@
-"""From the tokens of a hypothesis, and when each of them was said, to its words."""
+"""Words of a hypothesis, from its tokens and their times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def timed_words(
     starts: NDArray[np.float64],
     attended: NDArray[np.float64],
 ) -> tuple[DecodedWord, ...]:
-    """The words of ``tokens``; ``starts`` has one entry more than those: the end of the last one.
+    """Return the words of ``tokens``; ``starts`` has one entry more than those: the end of the last one.
 
     Times are in seconds. Punctuation joins its word, which keeps its own times.
     """
