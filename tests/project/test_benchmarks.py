@@ -54,7 +54,7 @@ def run(name: str, flags: list[str]) -> dict[str, Any]:
     return figures
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(120)  # real daemons are started and stopped several times
 @pytest.mark.parametrize("name", SHORT)
 def test_short_form(name: str) -> None:
     figures = run(name, SHORT[name])

@@ -17,7 +17,7 @@ API = (TESTS.parent / "docs" / "api.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", API, re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(120)  # transcribes recordings, one of them with beams
 def test_the_examples_run_and_print_what_they_say(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -325,6 +325,7 @@ def test_a_reader_that_went_away_ends_the_command_quietly(server: FakeServer) ->
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.timeout(120)  # a daemon with a model starts
 def test_speech_through_an_embedded_daemon(tmp_path: Path) -> None:
     """Real weights, the real server: what the command is for."""
     path = tmp_path / "a.srt"
@@ -342,6 +343,7 @@ def test_speech_through_an_embedded_daemon(tmp_path: Path) -> None:
     assert "your country can do for" in " ".join(path.read_text().split())
 
 
+@pytest.mark.timeout(120)  # a daemon with a model starts
 def test_ctrl_c_flushes_the_embedded_daemon() -> None:
     argv = [*PROGRAM, str(SPEECH), "--threads", "1", "--json"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:

@@ -214,6 +214,7 @@ def test_refused_streams_are_counted(capsys: pytest.CaptureFixture[str]) -> None
     assert figures["reasons"] == {"too_many_streams": 1}
 
 
+@pytest.mark.timeout(120)  # plays speech at its own pace
 def test_the_search_over_a_daemon_of_two_streams(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +232,7 @@ def test_the_search_over_a_daemon_of_two_streams(
     assert "capacity: 2 streams" in err and picture.stat().st_size > 1_000
 
 
+@pytest.mark.timeout(120)  # plays speech at its own pace
 def test_two_real_streams(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--streams", "2", "--language", "en", "--spread", "0.5", "--json"]
     manifest = DATA / "manifest.jsonl"

@@ -169,14 +169,17 @@ def _run(script: str, tmp_path: Path, **environment: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.timeout(120)  # the interpreter runs every element in Python
 def test_interpreted_kernels_equal_the_cpu(tmp_path: Path) -> None:
     _run(INTERPRETED, tmp_path, TRITON_INTERPRET="1")
 
 
+@pytest.mark.timeout(120)  # the interpreter runs every element in Python
 def test_interpreted_slot_kernels_equal_the_plain_ones(tmp_path: Path) -> None:
     _run(SLOTS, tmp_path, TRITON_INTERPRET="1")
 
 
+@pytest.mark.timeout(120)  # compiles every kernel
 def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     """The compiler needs no GPU, and refuses more than the interpreter does."""
     _run(COMPILED, tmp_path)

@@ -179,6 +179,7 @@ def test_an_engine_that_cannot_start_ends_the_daemon_with_a_sentence(
     assert "Traceback" not in done.stderr and "secret" not in done.stderr
 
 
+@pytest.mark.timeout(120)  # several engines with a model start
 def test_real_speech_is_understood_though_an_engine_is_killed() -> None:
     """Real weights, the real command; the words are those of the recording's published text."""
     command = [sys.executable, "-m", "whisper_stream.clients"]

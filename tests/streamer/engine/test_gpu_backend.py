@@ -52,6 +52,7 @@ def assert_same(batch: Sequence[DecodeResult], alone: Sequence[DecodeResult]) ->
 
 
 @pytest.mark.parametrize("beams", [1, 5])
+@pytest.mark.timeout(120)  # decodes real speech on a CPU, with beams
 def test_a_mixed_batch_is_what_each_is_alone(beams: int) -> None:
     """Lengths, languages given and detected, prompts, prefixes, drafts, tasks, endpoints, silence."""
     config = BackendConfig(endpoint_beams=beams)
