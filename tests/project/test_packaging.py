@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import whisper_stream
 
 ROOT = Path(__file__).parents[2]
 LAYERS = ("model", "streamer", "server", "clients")
@@ -77,6 +79,14 @@ def test_every_package_is_listed() -> None:
     }
     assert set(listed) == found
     assert all(path.parent / "__init__.py" in MODULES.values() for path in MODULES.values())
+
+
+def test_the_version_is_the_newest_release() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    releases = re.findall(r"^## (\d+\.\d+\.\d+) - \d{4}-\d{2}-\d{2}$", changelog, re.MULTILINE)
+    headings = re.findall(r"^## (.+)$", changelog, re.MULTILINE)
+    assert whisper_stream.__version__ == releases[0]
+    assert len(releases) == len([each for each in headings if each != "Unreleased"])
 
 
 def test_no_folder_shadows_the_package() -> None:
