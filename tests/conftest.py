@@ -17,6 +17,7 @@ from whisper_stream.model.media.audio import load_audio
 from whisper_stream.model.weights.loading import load_model
 from whisper_stream.model.whisper.network import Whisper
 
+from .plugins.loop_guard import LoopGuard
 from .plugins.requirements import Requirements
 
 torch.set_num_threads(2)
@@ -41,4 +42,5 @@ def jfk() -> NDArray[np.float32]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Requirements())
+    for plugin in (Requirements(), LoopGuard()):
+        config.pluginmanager.register(plugin)

@@ -31,7 +31,10 @@ from ...helpers.relay import relay
 from ...helpers.server_rig import Daemon, ScriptedEngine, daemon
 from ...helpers.texts import SPEECH, check_times, errors_in, read_srt, read_vtt
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = [
+    pytest.mark.needs("chromium"),
+    pytest.mark.timeout(120),  # on a fresh machine the first test compiles the kernels
+]
 RUNNING = "html[data-state=listening]"
 STOPPED = "html[data-state=stopped]"
 WORDS = "#transcript li p span:first-child"

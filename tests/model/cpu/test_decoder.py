@@ -136,6 +136,7 @@ def off(a: Tensor, b: Tensor) -> float:
 
 @pytest.mark.parametrize("widths", [STEPS, [12], [4, 1, 1, 3, 3], [2, 10]])
 @torch.inference_mode()
+@pytest.mark.timeout(120)  # on a fresh machine it compiles the kernels
 def test_logits_and_scores_are_those_of_the_same_weights(widths: list[int]) -> None:
     """Few tokens at once take the fused layers, many the wide way."""
     plain, compiled = decoders()
