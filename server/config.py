@@ -1,8 +1,6 @@
-"""What the daemon's options may be: told at the start, before a thread, a file or a stream meets them.
+"""The daemon's options: one typed configuration from flags, above the environment, above a TOML file.
 
-The daemon's options, and the flags made from them.
-
-One typed configuration from three sources: flags, above the environment, above a TOML file.
+Every value is checked here, before a thread, a file or a stream meets it.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ __all__ = [
     "Settings",
     "check_bounds",
     "flag_of",
-    "parse_flags",
     "read_settings",
     "to_toml",
 ]
@@ -72,11 +69,12 @@ _NOT_EMPTY = ("model", "journal", "api_keys", "tls_cert", "tls_key")
 
 
 def flag_of(name: str) -> str:
+    """Return the flag of an option: ``--max-streams`` for ``max_streams``."""
     return "--" + name.replace("_", "-")
 
 
 def check_bounds(config: ServerConfig) -> None:
-    """Raise ConfigError for the first option whose value cannot be used, whatever the others are."""
+    """Raise ConfigError for the first option whose value cannot be used by itself."""
     for option in dataclasses.fields(config):
         value = getattr(config, option.name)
         if isinstance(value, float) and not math.isfinite(value):
@@ -121,7 +119,7 @@ def _check_origins(origins: str) -> None:
 
 
 def _is_origin(text: str) -> bool:
-    """Scheme, host and at most a port: all that a browser sends (RFC 6454, section 6.2)."""
+    """Return whether ``text`` is a scheme, a host and at most a port: all that a browser sends (RFC 6454, 6.2)."""
     try:
         parts = urlsplit(text)
         known = parts.port is None or parts.port > 0
@@ -139,9 +137,10 @@ def _option(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """How the daemon listens, decodes and treats its streams.
+    """All options of the daemon, each with its help.
 
-    Raises ConfigError when a value is out of range.
+    Raises:
+        ConfigError: a value is out of range, or two options exclude each other.
     """
 
     host: str = _option("127.0.0.1", "address to listen on")
@@ -237,16 +236,21 @@ class ServerConfig:
 
     @property
     def allowed_languages(self) -> tuple[str, ...]:
-        """Codes of the languages that may be detected; none: any."""
+        """Codes of the languages that may be detected; empty: any."""
         return tuple(code.strip() for code in (self.languages or "").split(",") if code.strip())
 
     @property
     def tls(self) -> bool:
-        """Whether connections are encrypted."""
+        """True if connections are encrypted."""
         return self.self_signed or self.tls_cert is not None
 
     def stream_config(self, start: Start, *, english_only: bool) -> StreamConfig:
-        """Return the options of the stream that ``start`` asks for."""
+        """Return the options of the stream that ``start`` asks for.
+
+        Args:
+            start: the client's first message.
+            english_only: the model knows no other language.
+        """
         language = start.language or self.language
         return StreamConfig(
             language="en" if english_only else language,
@@ -274,7 +278,7 @@ _OF_SERVICES = re.compile(r"SERVICE_(HOST|PORT\w*)|PORT_\d+_(TCP|UDP)\w*")
 
 
 class Settings(NamedTuple):
-    """``print_only``: show the configuration, and do not serve."""
+    """The options, and whether they are only to be printed."""
 
     config: ServerConfig
     print_only: bool
@@ -287,7 +291,15 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """Return what flags, environment and the file of ``--config`` ask for; raises ConfigError."""
+    """Return the options that flags, environment and the file of ``--config`` ask for.
+
+    Args:
+        argv: the flags, without the program's name.
+        environment: variables such as ``WHISPER_STREAM_MAX_STREAMS``.
+
+    Raises:
+        ConfigError: one of them cannot be used; the text names it.
+    """
     flags = vars(_parser().parse_args(argv))
     path = flags.pop("config", environment.get(PREFIX + "CONFIG"))
     print_only = flags.pop("print_config", False)
@@ -295,13 +307,8 @@ def read_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settin
     return Settings(ServerConfig(**merged), print_only)
 
 
-def parse_flags(argv: Sequence[str]) -> ServerConfig:
-    """Return the options that the flags alone ask for; raises ConfigError."""
-    return read_settings(argv, {}).config
-
-
 def to_toml(config: ServerConfig) -> str:
-    """Return a file for ``--config`` with every option, its help above it."""
+    """Return the text of a file for ``--config``, with every option and its help."""
     lines: list[str] = []
     for option in dataclasses.fields(config):
         if option.name in _FLAGS_ONLY:
@@ -346,7 +353,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _kind(hint: Any) -> type:
-    """The type of one value: that of ``str | None`` is ``str``, and so is that of a Literal."""
+    """Return the type of one value of an option: ``str`` for ``str | None``, and for a Literal."""
     if isinstance(hint, types.UnionType):
         hint = get_args(hint)[0]
     kind: type = str if get_origin(hint) is Literal else hint
@@ -371,7 +378,7 @@ def _file(path: str) -> dict[str, Any]:
         kind = _kind(hints[name])
         right = isinstance(value, (int, float) if kind is float else kind)
         if not right or (isinstance(value, bool) and kind is not bool):
-            raise ConfigError(f"--config {path}: {name} must be {_named(kind)}, not {value!r}")
+            raise ConfigError(f"--config {path}: {name} must be {_type_name(kind)}, not {value!r}")
         _check_choice(name, value, f"--config {path}")
     try:
         return {name: _kind(hints[name])(value) for name, value in values.items()}
@@ -392,7 +399,7 @@ def _variables(environment: Mapping[str, str]) -> dict[str, Any]:
         try:
             values[option.name] = _WORDS[text.lower()] if kind is bool else kind(text)
         except (ValueError, KeyError):
-            raise ConfigError(f"{variable} must be {_named(kind)}, not {text!r}") from None
+            raise ConfigError(f"{variable} must be {_type_name(kind)}, not {text!r}") from None
         _check_choice(option.name, values[option.name], variable)
     return values
 
@@ -411,7 +418,7 @@ def _check_variables(environment: Mapping[str, str], options: Iterable[str]) -> 
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """``did you mean max_streams?``, or nothing where none is near."""
+    """Return ``did you mean max_streams?``, or an empty text if no known name is near."""
     tidy = name.replace("-", "_")
     options = [each for each in known if each not in _FLAGS_ONLY]
     near = difflib.get_close_matches(tidy, options, n=1, cutoff=0.75)
@@ -426,5 +433,5 @@ def _check_choice(name: str, value: object, where: str) -> None:
         raise ConfigError(f"{where}: {name} must be one of {', '.join(choices)}, not {value!r}")
 
 
-def _named(kind: type) -> str:
+def _type_name(kind: type) -> str:
     return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "a text")

@@ -1,4 +1,4 @@
-"""``whisper-stream doctor``: can this machine run the daemon, and what to do where it cannot."""
+"""``whisper-stream doctor``: checks that this machine can run the daemon, and says what to do where it cannot."""
 
 from __future__ import annotations
 
@@ -15,23 +15,36 @@ from typing import Any, Literal, NamedTuple
 from ... import WhisperStreamError
 from ..config import PREFIX, ServerConfig, read_settings
 from ..http.auth import read_keys
+from ..stream.journal import find_path_fault
 from .tls import server_context
 
 __all__ = ["Finding", "examine", "main"]
 
 Verdict = Literal["ok", "note", "FAIL"]
-_NEEDED = ("av", "soxr", "webrtcvad", "starlette", "uvicorn", "websockets", "msgspec", "msgpack")
+_NEEDED = (
+    "av",
+    "soxr",
+    "webrtcvad",
+    "starlette",
+    "uvicorn",
+    "prometheus_client",
+    "websockets",
+    "msgspec",
+    "msgpack",
+)
 _KEYS_VARIABLE = PREFIX + "API_KEYS"
-_SQLITE = b"SQLite format 3\0"  # how every journal begins
 _LEAST_FREE = 1 << 30  # bytes for weights and journal
 
 
 class Finding(NamedTuple):
-    """``FAIL`` keeps the daemon from running; a ``note`` does not."""
+    """One finding: its text is one sentence that says what is, and what to do.
+
+    ``FAIL`` keeps the daemon from running; a ``note`` does not.
+    """
 
     verdict: Verdict
     subject: str
-    text: str  # one sentence: what is, and what to do
+    text: str
 
 
 def main(argv: Sequence[str]) -> int:
@@ -56,7 +69,12 @@ def main(argv: Sequence[str]) -> int:
 def examine(
     config: ServerConfig, load: Callable[[str], Any] = importlib.import_module
 ) -> Iterator[Finding]:
-    """Yield what is found, in the order in which it should be put right."""
+    """Yield the findings, in the order in which they should be put right.
+
+    Args:
+        config: the options that the daemon would get.
+        load: imports a module by its name.
+    """
     version = ".".join(str(part) for part in sys.version_info[:3])
     yield Finding("ok", "python", version)
     yield from _modules(load)
@@ -139,7 +157,7 @@ def _port(config: ServerConfig) -> Finding:
 
 
 def _files(config: ServerConfig) -> Iterator[Finding]:
-    """What the flags name: each is looked at, and none is made or changed."""
+    """Look at the files that the flags name; none is made or changed."""
     if config.journal is not None:
         yield _journal(Path(config.journal))
     checks: dict[str, Callable[[], object]] = {}
@@ -156,29 +174,10 @@ def _files(config: ServerConfig) -> Iterator[Finding]:
 
 
 def _journal(path: Path) -> Finding:
-    folder = path.parent
-    reason = None
-    if path.is_dir():
-        reason = "it is a folder; name a file in it"
-    elif not folder.is_dir():
-        reason = f"there is no folder {folder}; make it, or name another file"
-    elif not os.access(folder, os.W_OK | os.X_OK):
-        reason = f"this user may not write in {folder}; change that, or name another file"
-    elif path.exists():
-        reason = _why_no_journal(path)
-    if reason is not None:
-        return Finding("FAIL", "journal", f"--journal {path} cannot be used: {reason}")
+    fault = find_path_fault(path)
+    if fault is not None:
+        return Finding("FAIL", "journal", f"--journal {path} cannot be used {fault}")
     return Finding("ok", "journal", f"{path} can be written")
-
-
-def _why_no_journal(path: Path) -> str | None:
-    if not os.access(path, os.R_OK | os.W_OK):
-        return "this user may not read and write it; change that, or name another file"
-    with open(path, "rb") as file:
-        start = file.read(len(_SQLITE))
-    if start not in (b"", _SQLITE):
-        return "it is no journal; move it away or name another file"
-    return None
 
 
 def _disk() -> Finding:

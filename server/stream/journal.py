@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from ..errors import JournalError
 
-__all__ = ["CommandRow", "Journal", "StreamRow"]
+__all__ = ["CommandRow", "Journal", "StreamRow", "find_path_fault"]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS streams (
@@ -42,6 +42,7 @@ CREATE TABLE IF NOT EXISTS segments (
     stream TEXT NOT NULL, id INTEGER NOT NULL, body BLOB NOT NULL, checksum INTEGER NOT NULL,
     PRIMARY KEY (stream, id));
 """
+_SQLITE = b"SQLite format 3\0"  # how every journal begins
 _VERSION = 3  # of the schema and of the commands in it
 _BUSY_SECONDS = 30.0  # to wait for other processes of the daemon that write just now
 MOST_WAITING = 32 * 1024 * 1024  # bytes not written yet, above which streams wait
@@ -303,16 +304,34 @@ def _open(path: Path) -> sqlite3.Connection:
     return database
 
 
-def _why(path: Path, error: Exception) -> str:
-    """Return the fault of the file, in brackets, and what to do."""
+def find_path_fault(path: Path) -> str | None:
+    """Return the fault of a journal's path, in brackets, and what to do; None: nothing can be seen from outside.
+
+    Nothing is made, opened for writing or changed.
+    """
     folder = path.parent
     if path.is_dir():
         return "(it is a folder); name a file in it"
     if not folder.is_dir():
         return f"(there is no folder {folder}); make it, or name another file"
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        what = "it" if path.exists() else f"the folder {folder}"
-        return f"(this user may not write {what}); change that, or name another file"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"(this user may not write the folder {folder}); change that, or name another file"
+    if not path.exists():
+        return None
+    if not os.access(path, os.R_OK | os.W_OK):
+        return "(this user may not read and write it); change that, or name another file"
+    with open(path, "rb") as file:
+        start = file.read(len(_SQLITE))
+    if start not in (b"", _SQLITE):
+        return "(it is not a journal); move it away or name another file"
+    return None
+
+
+def _why(path: Path, error: Exception) -> str:
+    """Return the fault of the file, in brackets, and what to do."""
+    fault = find_path_fault(path)
+    if fault is not None:
+        return fault
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return f"({reason}); move it away or name another file"
 

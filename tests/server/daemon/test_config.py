@@ -8,7 +8,7 @@ import pytest
 from whisper_stream.clients.cli import main as cli
 from whisper_stream.clients.cli.args import MOST_THREADS as MOST_OF_CLIENTS
 from whisper_stream.model.cpu.runtime import MOST_THREADS
-from whisper_stream.server.config import ServerConfig, parse_flags
+from whisper_stream.server.config import ServerConfig, read_settings
 from whisper_stream.server.errors import ConfigError
 from whisper_stream.server.protocol.messages import Start
 from whisper_stream.streamer.config import StreamConfig
@@ -16,14 +16,14 @@ from whisper_stream.streamer.config import StreamConfig
 
 def test_flags_reach_the_streams() -> None:
     flags = ["--policy", "either", "--languages", "en, de", "--hotwords", "Nguyen, Škoda"]
-    stream = parse_flags(flags).stream_config(Start(), english_only=False)
+    stream = read_settings(flags, {}).config.stream_config(Start(), english_only=False)
     assert stream.policy == "either"
     assert stream.languages == ("en", "de")
     assert stream.hotwords == "Nguyen, Škoda"
 
 
 def test_without_flags_streams_have_their_own_defaults() -> None:
-    stream = parse_flags([]).stream_config(Start(), english_only=False)
+    stream = read_settings([], {}).config.stream_config(Start(), english_only=False)
     default = StreamConfig()
     assert (stream.policy, stream.languages, stream.hotwords) == (
         default.policy,
@@ -33,7 +33,7 @@ def test_without_flags_streams_have_their_own_defaults() -> None:
 
 
 def test_what_a_client_asks_for_goes_before_the_flags() -> None:
-    config = parse_flags(["--languages", "en,de", "--hotwords", "Nguyen"])
+    config = read_settings(["--languages", "en,de", "--hotwords", "Nguyen"], {}).config
     stream = config.stream_config(Start(languages=("fr",), hotwords="Škoda"), english_only=False)
     assert (stream.languages, stream.hotwords) == (("fr",), "Škoda")
 
@@ -56,7 +56,7 @@ def test_what_a_client_asks_for_goes_before_the_flags() -> None:
 )
 def test_bad_flags_are_told_in_one_line(flags: list[str], told: str) -> None:
     with pytest.raises(ConfigError, match=told) as caught:
-        parse_flags(flags)
+        read_settings(flags, {})
     assert "\n" not in str(caught.value)
 
 
@@ -72,12 +72,12 @@ def test_numbers_are_finite(text: str) -> None:
     for name in names:
         flag = "--" + name.replace("_", "-")
         with pytest.raises(ConfigError, match=f"{flag} must be a finite number, not {text}"):
-            parse_flags([f"{flag}={text}"])
+            read_settings([f"{flag}={text}"], {})
 
 
 def test_origins_as_browsers_send_them_are_taken() -> None:
     origins = "https://a.org, http://[::1]:8080,chrome-extension://abc,null,*"
-    assert parse_flags(["--allowed-origins", origins]).allowed_origins == origins
+    assert read_settings(["--allowed-origins", origins], {}).config.allowed_origins == origins
 
 
 def test_clients_bound_threads_as_the_daemon_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,7 @@ def test_what_the_flags_name_is_looked_at(tmp_path: Path, monkeypatch: pytest.Mo
     assert f"there is no folder {tmp_path / 'no'}" in found["journal"].text
     assert "keys, line 1: write NAME:KEY" in found["keys"].text
     assert "--tls-cert" in found["certificate"].text
-    assert "it is no journal" in findings(journal=str(other))["journal"].text
+    assert "it is not a journal" in findings(journal=str(other))["journal"].text
     keys.write_text("anna:0123456789abcdef\n", encoding="utf-8")
     found = findings(journal=str(tmp_path / "x"), api_keys=str(keys))
     assert found["journal"].verdict == found["keys"].verdict == "ok"
