@@ -1,7 +1,4 @@
-"""What the server uses of a stream's state machine and of the engine.
-
-From the daemon's options to an engine with a warm model.
-"""
+"""Interfaces between the server and the streamer, and the engine that the daemon's options ask for."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..streamer.commands import Request
 from ..streamer.config import StreamConfig
+from ..streamer.engine.engine import EngineStatistics
 from ..streamer.events import Event
 from ..streamer.jobs import DecodeJob, DecodeResult
 from .config import ServerConfig
@@ -22,7 +20,7 @@ __all__ = ["Engine", "Session", "load_engine"]
 
 
 class Session(Protocol):
-    """One stream without I/O. The same calls in the same order give the same events."""
+    """The state machine of one stream. The same calls in the same order give the same events."""
 
     @property
     def room(self) -> int: ...
@@ -36,32 +34,36 @@ class Session(Protocol):
 
 
 class Engine(Protocol):
-    """Makes sessions, and runs their jobs elsewhere."""
+    """Makes sessions, and runs their jobs on other threads or in other processes."""
 
     @property
     def model_name(self) -> str: ...
     @property
     def languages(self) -> tuple[str, ...]:
-        """Codes accepted; empty for a model that knows English only."""
+        """Codes that a stream may ask for; empty for a model that knows English only."""
 
     def new_session(self, config: StreamConfig) -> Session: ...
     def submit(self, job: DecodeJob) -> Future[DecodeResult]: ...
-    def statistics(self) -> object: ...
+    def statistics(self) -> EngineStatistics: ...
     def close(self) -> None: ...
 
 
 def load_engine(config: ServerConfig, number: int = 0, count: int = 1) -> Engine:
-    """Load the model; it comes back warmed up.
+    """Load the model and return its engine, warmed up.
 
     Args:
-        number: of this engine, among ``count`` that share the machine.
+        config: names the model and its device.
+        number: which of the ``count`` engines on this machine it is, from 0.
+        count: engines that share the machine.
 
-    Raises the errors of loading, each one sentence.
+    Raises:
+        WhisperStreamError: the model cannot be loaded, or lacks a language that the options name; the text
+            is one sentence that says what to do.
     """
     from ..streamer.audio.vad import make_detector
     from ..streamer.engine.opening import open_engine  # loads torch: only once it is needed
 
-    make_detector(config.detector)  # one that is missing is told before the model is loaded
+    make_detector(config.detector)  # fails before the model is loaded, which takes seconds
     engine: Engine = open_engine(
         config.model,
         device=None if config.device == "auto" else config.device,

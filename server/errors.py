@@ -1,4 +1,4 @@
-"""What can go wrong in the daemon itself. Standard library only.
+"""Errors of the daemon itself, and the words in which errors are logged. Standard library only.
 
 ::
 
@@ -7,7 +7,7 @@
     ├── ProcessError      a process of the daemon cannot be started, or ends again and again
     ├── JournalError      the journal cannot be written or read
     ├── ListenError       the address cannot be listened on
-    └── RemoteJobError    a job failed in the engine's process
+    └── RemoteJobError    a job failed in an engine process
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What one process of the daemon has counted and used, and the sum of several.
-
-What this process uses of its machine: processors, memory, and a GPU if the model runs on one.
-"""
+"""Resources that one process of the daemon uses, what it has counted, and the sums over several processes."""
 
 from __future__ import annotations
 
@@ -13,38 +10,59 @@ from pathlib import Path
 
 import msgspec
 
-from .metrics import MetricsState
+from .metrics import MetricsSnapshot
 
-__all__ = ["ProcessStats", "GpuUsage", "cpu_seconds", "figures", "gpu", "memory_bytes"]
+__all__ = [
+    "GpuUsage",
+    "ProcessStats",
+    "cpu_seconds",
+    "gpu_usage",
+    "measure_process",
+    "memory_bytes",
+]
+
+_STATM = Path("/proc/self/statm")
 
 
 class GpuUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The GPU of a process as its driver and PyTorch tell; or those of several processes."""
+    """Use of a GPU by one process, as its driver and PyTorch report it; or the sum of several.
 
-    memory_bytes: int  # held for tensors
-    reserved_bytes: int  # taken from the driver
-    utilization: float | None = (
-        None  # share of the time it was busy lately, 0 to 1; of several, the busiest
-    )
+    Attributes:
+        memory_bytes: held for tensors.
+        reserved_bytes: taken from the driver.
+        utilization: share of the last moments in which it was busy, 0 to 1; of several, the highest.
+    """
+
+    memory_bytes: int
+    reserved_bytes: int
+    utilization: float | None = None
 
     def __add__(self, other: GpuUsage) -> GpuUsage:
-        told = [each for each in (self.utilization, other.utilization) if each is not None]
+        known = [each for each in (self.utilization, other.utilization) if each is not None]
         return GpuUsage(
             memory_bytes=self.memory_bytes + other.memory_bytes,
             reserved_bytes=self.reserved_bytes + other.reserved_bytes,
-            utilization=max(told, default=None),
+            utilization=max(known, default=None),
         )
 
 
 class ProcessStats(msgspec.Struct, frozen=True, kw_only=True):
-    """``cpu_seconds`` since each process began; ``memory_bytes`` resident now."""
+    """Use and counts of one process, or the sum of several.
+
+    Attributes:
+        streams, connections: open now.
+        cpu_seconds: processor time since the process began.
+        memory_bytes: resident now.
+        gpu: None where no model runs on a GPU.
+        metrics: everything counted so far.
+    """
 
     streams: int = 0
     connections: int = 0
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
     gpu: GpuUsage | None = None
-    metrics: MetricsState = msgspec.field(default_factory=MetricsState)
+    metrics: MetricsSnapshot = MetricsSnapshot()
 
     def __add__(self, other: ProcessStats) -> ProcessStats:
         return ProcessStats(
@@ -58,25 +76,22 @@ class ProcessStats(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def past(self) -> ProcessStats:
-        """What remains of a process that has ended: what it counted, not what it held."""
+        """The part that stays in the sums once the process has ended: its counts, not what it held."""
         return ProcessStats(cpu_seconds=self.cpu_seconds, metrics=self.metrics)
 
 
-_STATM = Path("/proc/self/statm")
-
-
-def figures() -> ProcessStats:
-    """All of it."""
-    return ProcessStats(cpu_seconds=cpu_seconds(), memory_bytes=memory_bytes(), gpu=gpu())
+def measure_process() -> ProcessStats:
+    """Return what this process uses now: processors, memory, GPU."""
+    return ProcessStats(cpu_seconds=cpu_seconds(), memory_bytes=memory_bytes(), gpu=gpu_usage())
 
 
 def cpu_seconds() -> float:
-    """Processor seconds of all threads since the process began."""
+    """Return the processor time of all threads since the process began, in seconds."""
     return time.process_time()
 
 
 def memory_bytes() -> int:
-    """Resident memory; where the system does not tell, the most there ever was."""
+    """Return the resident memory, in bytes; its peak where the system tells nothing else."""
     try:
         pages = int(_STATM.read_bytes().split()[1])
     except (OSError, ValueError, IndexError):
@@ -85,8 +100,8 @@ def memory_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def gpu() -> GpuUsage | None:
-    """The current GPU; None where this process has started none, and nothing is started here."""
+def gpu_usage() -> GpuUsage | None:
+    """Return the use of the current GPU; None where this process uses none. Never initialises one."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return None

@@ -164,7 +164,7 @@ class Abuse:
         for line in lines:
             name, _, value = line.rpartition(" ")
             if name.startswith(("whisper_stream_refusals_total{", "whisper_stream_errors_total{")):
-                counts[name.split('"')[1]] = int(value)
+                counts[name.split('"')[1]] = round(float(value))
         return counts
 
 

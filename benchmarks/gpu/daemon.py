@@ -215,7 +215,7 @@ def read_histogram(url: str) -> dict[float, int]:
     """Updates that were answered within so many seconds."""
     lines = read(url, "/metrics").splitlines()
     found = (line.split('"') for line in lines if line.startswith(HISTOGRAM))
-    return {float(parts[1]): int(parts[2].split()[-1]) for parts in found}
+    return {float(parts[1]): round(float(parts[2].split()[-1])) for parts in found}
 
 
 def quantile(counts: Sequence[tuple[float, int]], share: float) -> float:

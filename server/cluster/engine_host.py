@@ -1,11 +1,13 @@
-"""Another process, as the one with the engine serves it: its jobs are run, its other messages passed on."""
+"""The engine's side of jobs that another process sends: they are run, and every job gets exactly one answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
 from concurrent.futures import Future
 from functools import partial
 
+from ...streamer.errors import EngineClosedError
 from ...streamer.jobs import DecodeResult
 from ..engine import Engine
 from .ipc import CancelJob, Channel, JobFailure, JobResult, Message, RunJob
@@ -15,41 +17,26 @@ __all__ = ["EngineHost"]
 
 
 class EngineHost:
-    """Belongs to the event loop in which it is made. Every job gets exactly one answer.
+    """Runs the jobs of one other process. Belongs to the event loop in which it is made.
+
+    Results come on a thread of the engine. They are sent from there, which never waits, so that no result
+    waits for a busy event loop; everything else about a job happens on the loop.
 
     Args:
-        audio_slots: where the process puts the audio of its jobs.
-        on_message: called with what is not about jobs.
-        on_lost: called once the other process is gone.
+        channel: to the process whose jobs are run (``job_line.py`` is the other end).
+        audio_slots: that the process writes the audio of its jobs into.
+        engine: runs them.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        audio_slots: SharedAudioSlots,
-        engine: Engine,
-        on_message: Callable[[Message], None],
-        on_lost: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.channel = channel
+    def __init__(self, channel: Channel, audio_slots: SharedAudioSlots, engine: Engine) -> None:
+        self._channel = channel
         self._audio_slots = audio_slots
         self._engine = engine
-        self._on_message = on_message
-        self._jobs: dict[int, Future[DecodeResult]] = {}
-        self._on_lost = on_lost
-        channel.start(self._take, self._lost)
+        self._loop = asyncio.get_running_loop()
+        self._jobs: dict[int, Future[DecodeResult]] = {}  # those without an answer
 
-    @property
-    def jobs(self) -> int:
-        """Jobs that are not answered yet."""
-        return len(self._jobs)
-
-    def close(self) -> None:
-        """The other process has ended: nobody wants its results."""
-        self.channel.close()
-        self._drop_all()
-
-    def _take(self, message: Message) -> None:
+    def take(self, message: Message) -> bool:
+        """Take a message about a job; False: it is about something else."""
         match message:
             case RunJob():
                 self._submit(message)
@@ -57,31 +44,35 @@ class EngineHost:
                 if (future := self._jobs.get(number)) is not None:
                     future.cancel()
             case _:
-                self._on_message(message)
+                return False
+        return True
+
+    def cancel_all(self) -> None:
+        """Cancel every job: the other process is gone."""
+        for future in list(self._jobs.values()):
+            future.cancel()
 
     def _submit(self, message: RunJob) -> None:
         try:
-            future = self._engine.submit(message.job(self._audio_slots))
-        except Exception as error:  # noqa: BLE001 - whatever one job does, the others go on
-            self.channel.send(JobFailure(id=message.id, error=type(error).__name__))
+            future = self._engine.submit(message.unpack(self._audio_slots))
+        except Exception as error:  # noqa: BLE001 - one job may fail in any way, and the others go on
+            self._channel.send(_failure(message.id, error))
             return
         self._jobs[message.id] = future
         future.add_done_callback(partial(self._answer, message.id))
 
     def _answer(self, number: int, future: Future[DecodeResult]) -> None:
-        """On the engine's thread, mostly; sending never waits."""
-        self._jobs.pop(number, None)
+        """Send the outcome of a job; on the engine's thread, mostly."""
         if future.cancelled():
-            self.channel.send(JobFailure(id=number, error=None))
+            self._channel.send(JobFailure(id=number, error=None))
         elif (error := future.exception()) is not None:
-            self.channel.send(JobFailure(id=number, error=type(error).__name__))
+            self._channel.send(_failure(number, error))
         else:
-            self.channel.send(JobResult(id=number, result=future.result()))
+            self._channel.send(JobResult(id=number, result=future.result()))
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and this object with it
+            self._loop.call_soon_threadsafe(self._jobs.pop, number, None)
 
-    def _lost(self) -> None:
-        self._drop_all()
-        self._on_lost()
 
-    def _drop_all(self) -> None:
-        for future in list(self._jobs.values()):
-            future.cancel()
+def _failure(number: int, error: BaseException) -> JobFailure:
+    closed = isinstance(error, EngineClosedError)
+    return JobFailure(id=number, error=type(error).__name__, closed=closed)

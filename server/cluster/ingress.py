@@ -1,7 +1,6 @@
-"""One ingress process: it holds sockets and streams, and its engine is in another process. No torch.
+"""One ingress process: it holds sockets and streams, and its engine is in the parent process. No torch.
 
-Started by ``supervisor.py`` with the descriptors of its line to that process, of its listening sockets
-and of the counters that all processes share. It ends with its parent.
+Started by ``supervisor.py``. It ends with its parent.
 """
 
 from __future__ import annotations
@@ -13,116 +12,134 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
-from ... import WhisperStreamError
 from ..daemon.listener import DaemonServer, reload, uvicorn_config
-from ..daemon.process import configure_logging, freeze_gc
+from ..daemon.process import freeze_gc
 from ..daemon.tls import server_context
-from ..errors import error_origin
-from ..http.admission import Admission
+from ..http.admission import AdmissionLog
 from ..http.app import Hub, create_app
 from ..http.auth import Account
 from ..process_stats import ProcessStats
 from ..protocol.codec import Codec
 from ..protocol.messages import Resume
-from .ipc import Channel, StartFailed, StartIngress
+from .child import run_child
+from .ipc import Channel, StartEngine, StartIngress
 from .remote_engine import RemoteEngine
 from .routing import Patience, Relay, relay_resume
 from .shared_audio import SharedAudioSlots
-from .shared_counters import SharedAccount, SharedAdmission, SharedCounters
-from .topology import SingleProcess, new_id, owner_of, socket_path
+from .shared_counters import SharedCounters, SharedKeyUsage
+from .topology import SingleProcess, owner_of, socket_path
 
 __all__ = ["IngressProcess", "main"]
 
-_REPORT_SECONDS = 2.0  # between two reports nobody asked for: what is lost where a process dies
+_REPORT_SECONDS = (
+    2.0  # between two reports without a request: all that is lost if the process is killed
+)
 _PUBLISH_SECONDS = 0.25
 
 logger = logging.getLogger(f"{__package__}.ingress")  # it is run as __main__
 
 
 class IngressProcess(SingleProcess):
-    """One of several processes."""
+    """One of several processes that serve one address, and share counts in memory.
 
-    def __init__(self, hello: StartIngress, counters: SharedCounters, engine: RemoteEngine) -> None:
-        self.number = hello.number
-        self.count = hello.count
+    Args:
+        start: says which of them it is.
+        counters: shared by all of them.
+        engine: asks the parent for the statistics of all.
+
+    Attributes:
+        patience: how long requests wait for another process.
+    """
+
+    def __init__(self, start: StartIngress, counters: SharedCounters, engine: RemoteEngine) -> None:
+        super().__init__(start.number, start.count)
         self.patience = Patience()
         self._counters = counters
         self._engine = engine
-        self._sockets = tuple(socket_path(hello.folder, each) for each in range(hello.count))
-
-    def new_id(self) -> str:
-        return new_id(self.number, self.count)
+        self._sockets = tuple(socket_path(start.folder, each) for each in range(start.count))
 
     def accounts(self, accounts: Sequence[Account]) -> list[Account]:
-        return [SharedAccount(account, self._counters) for account in accounts]
+        """Return ``accounts``, with usage that is counted in shared memory."""
+        return [
+            replace(account, usage=SharedKeyUsage(self._counters, account.digest))
+            for account in accounts
+        ]
 
-    def admission(self, most_load: float) -> Admission:
-        return SharedAdmission(most_load, self._counters)
+    def admission_log(self) -> AdmissionLog:
+        """Return the log of admissions in shared memory."""
+        return self._counters
 
     def deciding(self) -> AbstractContextManager[None]:
+        """Return the lock of the shared memory."""
         return self._counters.lock()
 
     def publish(self, streams: int, connections: int) -> None:
+        """Write into shared memory what this process has open."""
         self._counters.publish(streams, connections)
 
     @property
     def open(self) -> tuple[int, int]:
+        """Streams and connections of all processes."""
         return self._counters.streams, self._counters.connections
 
     async def collect(self, own: ProcessStats) -> ProcessStats:
+        """Return the sum over all processes, or ``own`` if the parent does not answer."""
         return await self._engine.collect() or own
 
-    def relayed(self, app: ASGIApp) -> ASGIApp:
-        return Relay(app, self._elsewhere, self._sockets, self.patience)
+    def relay(self, app: ASGIApp) -> ASGIApp:
+        """Return ``app`` behind the relay to the other processes."""
+        return Relay(app, self._owner_socket, self._sockets, self.patience)
 
     async def relay_resume(
         self, websocket: WebSocket, codec: Codec, resume: Resume, account: Account | None
     ) -> bool:
-        there = self._elsewhere(resume.session)
-        if there is None:
+        """Serve the resume of another process's stream until it ends; False: the stream belongs here."""
+        owner = self._owner_socket(resume.session)
+        if owner is None:
             return False
-        await relay_resume(websocket, codec, resume, account, there, self.patience)
+        await relay_resume(websocket, codec, resume, account, owner, self.patience)
         return True
 
-    def _elsewhere(self, stream_id: str) -> str | None:
+    def _owner_socket(self, stream_id: str) -> str | None:
         owner = owner_of(stream_id, self.count)
         return None if owner in (None, self.number) else self._sockets[owner]
 
 
 class _IngressServer(DaemonServer):
-    """Serves clients, and on a socket of its own what other processes pass on."""
+    """Serves clients, and on a Unix socket the requests that other processes pass on."""
 
     def __init__(
         self,
         hub: Hub,
         engine: RemoteEngine,
-        hello: StartIngress,
+        start: StartIngress,
         private: socket.socket,
         patience: Patience,
     ) -> None:
-        self._tls = server_context(hello.certificate, hello.key) if hello.certificate else None
-        super().__init__(hub, hello.config, self._ready, self._tls)
-        self._hello = hello
+        self._tls = server_context(start.certificate, start.key) if start.certificate else None
+        super().__init__(hub, start.config, self._ready, self._tls)
+        self._start = start
         self._hub = hub
         self._engine = engine
         self._socket = private
         self._patience = patience
-        self._private = uvicorn.Server(uvicorn_config(create_app(hub, private=True), hello.config))
+        self._private = uvicorn.Server(uvicorn_config(create_app(hub, private=True), start.config))
         self._tasks: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._engine.start()
+        self._engine.start(self._hub.stats)
         self._private.config.load()
         self._private.lifespan = self._private.config.lifespan_class(self._private.config)
-        # Whoever asks before what an earlier process left is known would be told that there is nothing.
+        # First the clients' socket, which recovers streams: a request before that would find none.
         await super().startup(sockets)
         await self._private.startup([self._socket])
 
@@ -132,29 +149,28 @@ class _IngressServer(DaemonServer):
         await self._private.shutdown([self._socket])
         for task in self._tasks:
             task.cancel()
-        self._engine.report()
+        self._engine.report_stats()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop gracefully, however often it is said: systemd tells all processes, and then the parent us.
+        """Stop gracefully on every signal: systemd signals all processes, and then the parent signals this one.
 
-        Nobody is let in from this moment on: a sibling's clients, sent away already, would come here.
+        No client is let in from this moment on: those that a sibling has sent away would come here.
         """
         self._hub.draining = True
         self.request_exit()
 
     def reload(self) -> None:
-        reload(self._hub, self._tls, self._hello.certificate, self._hello.key)
+        reload(self._hub, self._tls, self._start.certificate, self._start.key)
 
     def _ready(self) -> None:
         freeze_gc()
         self._tasks = [
             asyncio.create_task(self._repeat(_PUBLISH_SECONDS, self._hub.publish)),
-            asyncio.create_task(self._repeat(_REPORT_SECONDS, self._engine.report)),
+            asyncio.create_task(self._repeat(_REPORT_SECONDS, self._engine.report_stats)),
         ]
-        self._engine.ready()
+        self._engine.report_ready()
 
-    async def _repeat(self, seconds: float, action: object) -> None:
-        assert callable(action)
+    async def _repeat(self, seconds: float, action: Callable[[], None]) -> None:
         while True:
             action()
             await asyncio.sleep(seconds)
@@ -164,45 +180,38 @@ def main(argv: Sequence[str], engine_type: type[RemoteEngine] = RemoteEngine) ->
     """Run one ingress process; return its exit code.
 
     Args:
-        argv: the five descriptors: line, clients' socket, other processes' socket, counters, audio_slots.
-        engine_type: what makes sessions and sends their jobs.
+        argv: descriptors, from the parent.
+        engine_type: makes sessions, and sends their jobs.
     """
-    line, public, private, counters, audio_slots = (int(each) for each in argv)
-    channel = Channel(socket.socket(fileno=line))
-    hello = channel.first()
-    if not isinstance(hello, StartIngress):
-        return 1
-    configure_logging(hello.config.log_level)
-    engine = engine_type(channel, SharedAudioSlots(audio_slots), hello, _orphaned)
-    try:
-        place = IngressProcess(hello, SharedCounters(counters, hello.number), engine)
-        asyncio.run(_serve(hello, engine, place, public, private))
-    except WhisperStreamError as error:
-        channel.send(StartFailed(sentence=str(error)))
-        return 2
-    except Exception as error:  # noqa: BLE001 - the process's own boundary: one line, no traceback
-        logger.error(
-            "event=ingress_failed error=%s at=%s", type(error).__name__, error_origin(error)
-        )
-        return 1
-    finally:
+
+    def serve(
+        channel: Channel,
+        audio_slots: SharedAudioSlots,
+        start: StartEngine | StartIngress,
+        descriptors: list[int],
+    ) -> None:
+        assert isinstance(start, StartIngress)
+        public, private, counters = descriptors
+        engine = engine_type(channel, audio_slots, start, _exit_with_parent)
+        topology = IngressProcess(start, SharedCounters(counters, start.number), engine)
+        asyncio.run(_serve(start, engine, topology, public, private))
         engine.close()
-    return 0
+
+    return run_child(argv, "ingress", serve)
 
 
 async def _serve(
-    hello: StartIngress, engine: RemoteEngine, place: IngressProcess, public: int, private: int
+    start: StartIngress, engine: RemoteEngine, topology: IngressProcess, public: int, private: int
 ) -> None:
-    hub = Hub(engine, hello.config, place)
-    engine.figures = hub.figures
-    server = _IngressServer(hub, engine, hello, socket.socket(fileno=private), place.patience)
+    hub = Hub(engine, start.config, topology)
+    server = _IngressServer(hub, engine, start, socket.socket(fileno=private), topology.patience)
     with contextlib.suppress(NotImplementedError):  # where there is no SIGHUP
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.reload)
     await server.serve(sockets=[socket.socket(fileno=public)])
 
 
-def _orphaned() -> None:
-    """The engine's process is gone. Nothing is finished here: a journal keeps all for the next daemon."""
+def _exit_with_parent() -> None:
+    """End at once, as the parent is gone. Nothing is finished here: a journal keeps all for the next daemon."""
     logger.error("event=engine_lost")
     os._exit(1)
 

@@ -1,12 +1,7 @@
-"""What the processes of one daemon tell each other: those with streams, those with a model, and their parent.
+"""Messages between the processes of one daemon, and the channel that carries them.
 
-Both ends are the same program on one machine. Audio lies in memory that both see (``audio_slots.py``).
-
-The line between two processes of a daemon: messages, each a length and a msgpack map.
-
-Read in an event loop, and written from any thread without waiting. Threads of its own would be simpler,
-but beside a busy event loop Python lets another thread in only every five milliseconds: too seldom for
-the jobs of a hundred streams.
+Both ends run the same program on one machine, so the messages need no versions. A message is a length and a
+msgpack map; the audio of jobs lies in shared memory (``shared_audio.py``).
 """
 
 from __future__ import annotations
@@ -24,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ...streamer.engine.engine import EngineStatistics
 from ...streamer.jobs import DecodeJob, DecodeResult
 from ..config import ServerConfig
 from ..process_stats import ProcessStats
@@ -53,23 +49,33 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class StartIngress(_Message, frozen=True, kw_only=True, tag="start_ingress"):
-    """To an ingress process, first: who it is, and what the daemon was asked for."""
+    """First message to an ingress process.
 
-    number: int  # from 0
-    count: int  # ingress processes in all
-    folder: str  # of the sockets by which they reach each other
+    Attributes:
+        number: of the process, from 0.
+        count: of ingress processes.
+        folder: of the sockets by which they reach each other.
+        model, languages: of the engine.
+        statistics: of the engine, so that they are known from the beginning.
+        certificate, key: paths, for wss.
+    """
+
+    number: int
+    count: int
+    folder: str
     config: ServerConfig
     model: str
     languages: tuple[str, ...]
-    certificate: str | None = None  # paths
+    statistics: EngineStatistics
+    certificate: str | None = None
     key: str | None = None
 
 
 class StartEngine(_Message, frozen=True, kw_only=True, tag="start_engine"):
-    """To an engine process, first: the model to load."""
+    """First message to an engine process, ``number`` (from 0) of ``count``: load the model of ``config``."""
 
-    number: int  # from 0
-    count: int  # engine processes in all
+    number: int
+    count: int
     config: ServerConfig
 
 
@@ -85,22 +91,28 @@ class IngressReady(_Message, frozen=True, kw_only=True, tag="ingress_ready"):
 
 
 class StartFailed(_Message, frozen=True, kw_only=True, tag="start_failed"):
-    """From either kind of process: why it cannot start, in one sentence."""
+    """From a process that cannot start: the reason, in one sentence."""
 
     sentence: str
 
 
 class RunJob(_Message, frozen=True, kw_only=True, tag="run_job"):
-    """A job. ``slot`` of the audio_slots has its audio; None: ``audio`` has it, as float32."""
+    """A job for an engine.
+
+    Attributes:
+        slot: of the shared memory that has the audio; None: ``audio`` has it, as little-endian float32.
+        fields: of the DecodeJob, all but its audio.
+    """
 
     id: int
     samples: int
     slot: int | None
     audio: bytes = b""
-    fields: dict[str, Any]  # all others of DecodeJob
+    fields: dict[str, Any]
 
     @classmethod
-    def of(cls, number: int, job: DecodeJob, slot: int | None) -> RunJob:
+    def pack(cls, number: int, job: DecodeJob, slot: int | None) -> RunJob:
+        """Return the message for ``job``, whose audio is in ``slot`` already, if that is not None."""
         names = [each.name for each in dataclasses.fields(job) if each.name != "audio"]
         return cls(
             id=number,
@@ -110,8 +122,8 @@ class RunJob(_Message, frozen=True, kw_only=True, tag="run_job"):
             fields={name: getattr(job, name) for name in names},
         )
 
-    def job(self, audio_slots: SharedAudioSlots) -> DecodeJob:
-        """The job as it was; its audio stays in the audio_slots until it is answered."""
+    def unpack(self, audio_slots: SharedAudioSlots) -> DecodeJob:
+        """Return the job as it was; its audio stays in shared memory until the job is answered."""
         if self.slot is None:
             audio: NDArray[np.float32] = np.frombuffer(self.audio, "<f4").copy()
         else:
@@ -124,47 +136,55 @@ class RunJob(_Message, frozen=True, kw_only=True, tag="run_job"):
 
 
 class CancelJob(_Message, frozen=True, kw_only=True, tag="cancel_job"):
-    """Nobody wants the job's result any more."""
+    """The result of the job is not wanted any longer."""
 
     id: int
 
 
 class JobResult(_Message, frozen=True, kw_only=True, tag="job_result"):
+    """The result of a job."""
+
     id: int
     result: DecodeResult
 
 
 class JobFailure(_Message, frozen=True, kw_only=True, tag="job_failure"):
-    """The job raised ``error``, a class's name; None: it was cancelled."""
+    """A job without a result.
+
+    Attributes:
+        error: class name of the error that was raised; None: the job was cancelled.
+        closed: the process can run no job at all from now on.
+    """
 
     id: int
     error: str | None
+    closed: bool = False
 
 
 class EngineReport(_Message, frozen=True, kw_only=True, tag="engine_report"):
-    """To the ingress processes, and from those of engines, several times a second: what statistics() gave."""
+    """From an engine, several times a second: its statistics. The parent passes them on to ingress processes."""
 
-    fields: dict[str, int | float]
+    statistics: EngineStatistics
 
 
 class CollectStats(_Message, frozen=True, kw_only=True, tag="collect_stats"):
-    """From an ingress process: what are the figures of the whole daemon? To each of them: what are yours?"""
+    """From an ingress process: asks for the sum over all. To each process: asks for its own part."""
 
     id: int
 
 
 class StatsReport(_Message, frozen=True, kw_only=True, tag="stats_report"):
-    """What one process has counted and used; ``id`` is 0 where nobody asked."""
+    """The statistics of one process; ``id`` is that of the request, 0 if there was none."""
 
     id: int
-    figures: ProcessStats
+    stats: ProcessStats
 
 
 class StatsTotal(_Message, frozen=True, kw_only=True, tag="stats_total"):
-    """The figures of all processes together."""
+    """The sum over all processes."""
 
     id: int
-    figures: ProcessStats
+    stats: ProcessStats
 
 
 Message = (
@@ -192,7 +212,11 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 class Channel:
-    """One end."""
+    """One end of the line between two processes. ``send`` may be called from any thread.
+
+    It is read in the event loop. A thread for reading would be simpler, but beside a busy event loop Python
+    lets another thread run only every five milliseconds: too seldom for the jobs of a hundred streams.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -203,12 +227,16 @@ class Channel:
         self._unsent = bytearray()  # what the socket did not take yet
         self._closed = False
 
-    def first(self) -> Message | None:
-        """Wait for one message, before ``start``; None: the other end is gone."""
+    def receive_first(self) -> Message | None:
+        """Wait for one message, before ``start`` is called; None: the other end is gone."""
         self._socket.setblocking(True)
         try:
-            head = self._exactly(_LENGTH.size)
-            return None if head is None else self._decode(self._exactly(_LENGTH.unpack(head)[0]))
+            head = self._receive_exactly(_LENGTH.size)
+            return (
+                None
+                if head is None
+                else self._decode(self._receive_exactly(_LENGTH.unpack(head)[0]))
+            )
         finally:
             self._socket.setblocking(False)
 
@@ -249,7 +277,7 @@ class Channel:
         self._socket.close()
 
     def _flush(self) -> None:
-        """Hand over what the socket takes now; the loop does the rest. Call it with the lock."""
+        """Write as much as the socket takes now; the loop writes the rest. The lock must be held."""
         try:
             while self._unsent:
                 del self._unsent[: self._socket.send(self._unsent)]
@@ -257,7 +285,7 @@ class Channel:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._await_room)
         except OSError:
-            self._unsent.clear()  # whoever reads finds out that the other end is gone
+            self._unsent.clear()  # reading finds out that the other end is gone
 
     def _await_room(self) -> None:
         assert self._loop is not None
@@ -291,14 +319,14 @@ class Channel:
         del self._received[:at]
 
     def _next(self, at: int) -> tuple[int, bytes] | None:
-        """The message that begins at ``at``, and where it ends, if all of it is there."""
+        """Return the end and the body of the message that begins at ``at``; None: it is not complete."""
         start = at + _LENGTH.size
         if len(self._received) < start:
             return None
         end = start + _LENGTH.unpack_from(self._received, at)[0]
         return (end, bytes(self._received[start:end])) if len(self._received) >= end else None
 
-    def _exactly(self, size: int) -> bytes | None:
+    def _receive_exactly(self, size: int) -> bytes | None:
         data = b""
         while len(data) < size:
             with contextlib.suppress(ConnectionError):

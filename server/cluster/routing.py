@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -23,6 +22,7 @@ from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Origin, Subprotocol
 
+from ..http.asgi import is_host_header, send_frame
 from ..http.auth import Account
 from ..protocol.codec import Codec
 from ..protocol.errors import CloseCode
@@ -188,7 +188,6 @@ def target_of(scope: Scope) -> str:
 
 
 ACCOUNT_HEADER = "x-whisper-stream-account"  # between processes: the digest of the client's key
-_HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:]+\](:\d+)?")
 _SESSIONS, _DEBUG = "/v1/sessions/", "/debug/streams/"
 _DEBUG_LIST = "/debug/streams"
 _UNANSWERED = (OSError, EOFError, WebSocketException)  # nobody there, or broken off, or refused
@@ -338,10 +337,7 @@ async def _inwards(websocket: WebSocket, far: ClientConnection) -> None:
 async def _outwards(far: ClientConnection, websocket: WebSocket) -> None:
     with contextlib.suppress(ConnectionClosed, WebSocketDisconnect, RuntimeError):
         async for frame in far:
-            if isinstance(frame, str):
-                await websocket.send_text(frame)
-            else:
-                await websocket.send_bytes(frame)
+            await send_frame(websocket, frame)
 
 
 async def _close(websocket: WebSocket, code: int, reason: str) -> None:
@@ -355,4 +351,4 @@ async def _close(websocket: WebSocket, code: int, reason: str) -> None:
 def _host(given: bytes) -> str:
     """The name by which the client called us, where it can stand in an address."""
     host = given.decode("latin-1")
-    return host if _HOST.fullmatch(host) else "localhost"
+    return host if is_host_header(host) else "localhost"

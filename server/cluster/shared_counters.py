@@ -1,7 +1,7 @@
-"""Counts that several processes share: who has how many streams, and what each key has used.
+"""Counters that several processes share: open streams, admissions, and the usage of each key.
 
-A page of memory that all of them map, and a lock on its file. Each process writes its own row, so
-what one that died had open is taken back by clearing its row.
+They lie in one page of memory that all processes map, with a lock on its file. Each process writes its own
+row, so what a process had open when it died is taken back by clearing its row.
 """
 
 from __future__ import annotations
@@ -15,16 +15,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..config import MOST_INGRESS
-from ..http.admission import Admission
-from ..http.auth import Account
-from .shared_audio import shared_file
+from .shared_audio import create_shared_file
 
-__all__ = ["MOST_PROCESSES", "SharedCounters", "SharedAccount", "SharedAdmission"]
+__all__ = ["MOST_PROCESSES", "SharedCounters", "SharedKeyUsage"]
 
 MOST_PROCESSES = MOST_INGRESS + 1  # and the one with the engine
 _MOST_KEYS = 4096
-_MOST_FRESH = 4096  # streams let in lately
-_SHORT = 5.0  # seconds that count as lately
+_MOST_ADMISSIONS = 4096  # remembered, in a ring
 _ROW = np.dtype([("streams", "<i8"), ("connections", "<i8")])
 _KEY = np.dtype(
     [
@@ -40,17 +37,17 @@ _LAYOUT = np.dtype(
         ("rows", _ROW, MOST_PROCESSES),
         ("keys_known", "<i8"),
         ("keys", _KEY, _MOST_KEYS),
-        ("fresh_count", "<i8"),
-        ("fresh", "<f8", _MOST_FRESH),
+        ("admission_count", "<i8"),
+        ("admissions", "<f8", _MOST_ADMISSIONS),
     ]
 )
 
 
 class SharedCounters:
-    """One process's view.
+    """The counters as one process sees them. It is an ``AdmissionLog`` too.
 
     Args:
-        descriptor: of the file, from ``create``; stays open, and is this object's from now on.
+        descriptor: of the file, from ``create``; stays open, and belongs to this object from now on.
         number: the row of this process.
     """
 
@@ -59,12 +56,12 @@ class SharedCounters:
         self._number = number
         self._map = mmap.mmap(descriptor, _LAYOUT.itemsize)
         self._all = np.frombuffer(self._map, _LAYOUT)[0]
-        self._places: dict[bytes, int] = {}  # of keys, by digest
+        self._keys: dict[bytes, int] = {}  # index of each key, by digest
 
     @classmethod
     def create(cls, number: int) -> SharedCounters:
-        """Return an empty counters; others join by its descriptor."""
-        return cls(shared_file(_LAYOUT.itemsize), number)
+        """Return new counters, all zero; other processes map them by their descriptor."""
+        return cls(create_shared_file(_LAYOUT.itemsize), number)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -76,62 +73,66 @@ class SharedCounters:
             fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
 
     def publish(self, streams: int, connections: int) -> None:
-        """Say what this process has open."""
+        """Write what this process has open."""
         self._all["rows"][self._number] = (streams, connections)
 
     @property
     def streams(self) -> int:
-        """Open in all processes."""
+        """Streams that are open in all processes."""
         return int(self._all["rows"]["streams"].sum())
 
     @property
     def connections(self) -> int:
+        """Connections that are open in all processes."""
         return int(self._all["rows"]["connections"].sum())
 
     def clear(self, number: int) -> None:
-        """The process with this number has ended: it has nothing open any more."""
+        """Take back what process ``number`` had open: it has ended."""
         with self.lock():
             self._all["rows"][number] = (0, 0)
             self._all["keys"]["connections"][:, number] = 0
 
-    # Streams let in lately
+    # Admissions; clocks are monotonic, and the same in all processes
 
-    def admitted(self, now: float) -> None:
-        at = int(self._all["fresh_count"])
-        self._all["fresh"][at % _MOST_FRESH] = now
-        self._all["fresh_count"] = at + 1
+    def add_admission(self, now: float) -> None:
+        """Note that a stream was admitted."""
+        at = int(self._all["admission_count"])
+        self._all["admissions"][at % _MOST_ADMISSIONS] = now
+        self._all["admission_count"] = at + 1
 
-    def fresh(self, now: float, seconds: float) -> int:
-        """How many were let in within so many seconds; clocks are monotonic, the same in all processes."""
-        known = min(int(self._all["fresh_count"]), _MOST_FRESH)
-        return int((now - self._all["fresh"][:known] < seconds).sum())
+    def count_admissions(self, now: float, seconds: float) -> int:
+        """Return the number of streams that all processes admitted in the last ``seconds``."""
+        known = min(int(self._all["admission_count"]), _MOST_ADMISSIONS)
+        return int((now - self._all["admissions"][:known] < seconds).sum())
 
     # Keys
 
     def key(self, digest: bytes) -> int:
-        """Return the place of a key; where there are too many, all further ones share the last."""
-        if digest not in self._places:
+        """Return the index of a key; where there are too many keys, all further ones share the last index."""
+        if digest not in self._keys:
             wanted = np.frombuffer(digest, np.uint8)
             with self.lock():
                 known = int(self._all["keys_known"])
                 same = (self._all["keys"]["digest"][:known] == wanted).all(axis=1)
-                place = int(same.argmax()) if same.any() else min(known, _MOST_KEYS - 1)
+                index = int(same.argmax()) if same.any() else min(known, _MOST_KEYS - 1)
                 if not same.any():
-                    self._all["keys"][place]["digest"] = wanted
-                    self._all["keys_known"] = place + 1
-            self._places[digest] = place
-        return self._places[digest]
+                    self._all["keys"][index]["digest"] = wanted
+                    self._all["keys_known"] = index + 1
+            self._keys[digest] = index
+        return self._keys[digest]
 
-    def key_connections(self, place: int) -> int:
-        return int(self._all["keys"]["connections"][place].sum())
+    def key_connections(self, index: int) -> int:
+        """Return the connections of a key to all processes."""
+        return int(self._all["keys"]["connections"][index].sum())
 
-    def connect_key(self, place: int, change: int) -> None:
-        self._all["keys"]["connections"][place, self._number] += change
+    def connect_key(self, index: int, change: int) -> None:
+        """Count connections of a key to this process."""
+        self._all["keys"]["connections"][index, self._number] += change
 
-    def use_key(self, place: int, day: int, size: int, seconds: float) -> tuple[int, float]:
-        """Count audio of a day -> bytes and seconds of that day, of all processes."""
+    def use_key(self, index: int, day: int, size: int, seconds: float) -> tuple[int, float]:
+        """Count audio of a key; return the bytes and the seconds of ``day`` in all processes."""
         with self.lock():
-            row = self._all["keys"][place]
+            row = self._all["keys"][index]
             if row["day"] != day:
                 row["day"], row["seconds"], row["bytes"] = day, 0.0, 0
             row["seconds"] += seconds
@@ -139,48 +140,22 @@ class SharedCounters:
             return int(row["bytes"]), float(row["seconds"])
 
 
-class SharedAccount(Account):
-    """An account that counts on the counters."""
+class SharedKeyUsage:
+    """The usage of one key in the whole daemon: a ``KeyUsage`` in shared memory."""
 
-    __slots__ = ("_counters", "_place")
-
-    def __init__(self, account: Account, counters: SharedCounters) -> None:
+    def __init__(self, counters: SharedCounters, digest: bytes) -> None:
         self._counters = counters
-        self._place = counters.key(account.digest)
-        for name in ("name", "digest", "most_streams", "most_seconds", "most_bytes", "expires"):
-            setattr(self, name, getattr(account, name))
+        self._index = counters.key(digest)
 
     @property
     def streams(self) -> int:
-        """Connections of this key to the whole daemon."""
-        return self._counters.key_connections(self._place)
+        """Connections of the key to all processes."""
+        return self._counters.key_connections(self._index)
 
-    @streams.setter
-    def streams(self, value: int) -> None:
-        self._counters.connect_key(self._place, value - self.streams)
+    def add_streams(self, change: int) -> None:
+        """Count connections that this process opened or, below zero, closed."""
+        self._counters.connect_key(self._index, change)
 
-    def use(self, today: datetime.date, size: int, seconds: float) -> str | None:
-        """Count audio; return which limit is passed, if one is."""
-        used, spent = self._counters.use_key(self._place, today.toordinal(), size, seconds)
-        if self.most_seconds is not None and spent > self.most_seconds:
-            return f"{self.most_seconds / 60:g} minutes of audio a day"
-        if self.most_bytes is not None and used > self.most_bytes:
-            return f"{self.most_bytes} bytes of audio a day"
-        return None
-
-    def inherit(self, old: Account) -> None:
-        """Nothing to take over: the counters has it."""
-
-
-class SharedAdmission(Admission):
-    """Lets streams in by what all processes have let in."""
-
-    def __init__(self, most_load: float, counters: SharedCounters) -> None:
-        super().__init__(most_load)
-        self._counters = counters
-
-    def admitted(self, now: float) -> None:
-        self._counters.admitted(now)
-
-    def _fresh(self, now: float) -> int:
-        return self._counters.fresh(now, _SHORT)
+    def add_audio(self, day: datetime.date, size: int, seconds: float) -> tuple[int, float]:
+        """Count audio; return the bytes and the seconds of ``day`` in all processes."""
+        return self._counters.use_key(self._index, day.toordinal(), size, seconds)

@@ -25,6 +25,7 @@ from ..errors import ListenError, ProcessError
 from ..http.app import KEYS_VARIABLE, Hub
 from ..http.auth import Authenticator, is_loopback, read_keys
 from ..http.debug import check_debug
+from ..process_stats import ProcessStats
 from ..protocol.messages import STREAM_PATH
 from .listener import DaemonServer, bind, bind_several, reload
 from .process import configure_logging, freeze_gc
@@ -89,6 +90,14 @@ def _open_engine(config: ServerConfig, command: Sequence[str]) -> Engine:
     return load_engine(config)
 
 
+def _start_pool(engine: Engine) -> Callable[[], ProcessStats]:
+    """Begin to take results of engine processes, if there are any; return what measures their use."""
+    if isinstance(engine, EnginePool):
+        engine.start()
+        return engine.usage
+    return ProcessStats
+
+
 def _bind(config: ServerConfig) -> list[socket.socket]:
     if config.ingress:
         return bind_several(config.host, config.port, config.ingress)
@@ -121,9 +130,8 @@ async def _serve(
         sock.listen(128)
     except OSError as error:
         raise ListenError(config.host, config.port, error) from None
-    if isinstance(engine, EnginePool):
-        engine.start()
-    hub = Hub(engine, config)
+    usage = _start_pool(engine)
+    hub = Hub(engine, config, engine_usage=usage)
     tls = None if certificate is None else server_context(*certificate)
 
     def ready() -> None:
@@ -149,8 +157,7 @@ async def _supervise(
     command: Sequence[str],
 ) -> None:
     """The same with ingress processes: this one keeps the engine, and serves no client itself."""
-    if isinstance(engine, EnginePool):
-        engine.start()
+    usage = _start_pool(engine)
     # Told here, once, and not by every process.
     authenticator = Authenticator(
         read_keys(config.api_keys, os.environ.get(KEYS_VARIABLE)), (), local=True
@@ -170,10 +177,10 @@ async def _supervise(
         )  # a second one ends this process at once, and so all others
         signal.signal(number, signal.SIG_DFL)
 
-    supervisor = Supervisor(engine, config, sockets, certificate, ready, command)
+    supervisor = Supervisor(engine, config, sockets, certificate, ready, command, usage)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
-    loop.add_signal_handler(signal.SIGHUP, supervisor.signal, signal.SIGHUP)
+    loop.add_signal_handler(signal.SIGHUP, supervisor.send_signal, signal.SIGHUP)
     await supervisor.run()
     logger.info("event=stopped")
 

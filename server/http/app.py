@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 
 import msgspec
 from starlette.applications import Starlette
@@ -14,23 +15,23 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
-from .. import process_stats as usage
-from ..cluster.engine_pool import used_by
 from ..cluster.routing import ACCOUNT_HEADER
 from ..cluster.topology import SingleProcess
 from ..config import ServerConfig
 from ..engine import Engine
-from ..metrics import LoadSample, Metrics, RealTimeShare
-from ..process_stats import ProcessStats
+from ..metrics import Metrics
+from ..process_stats import ProcessStats, measure_process
 from ..protocol.codec import Codec, codec_for
 from ..protocol.errors import ErrorCode
 from ..protocol.messages import STREAM_PATH, SUBPROTOCOLS
 from ..stream.registry import Streams
+from .admission import Admission, LoadSample, RealTimeShare
 from .auth import Account, Authenticator, Meter, is_loopback, key_of, read_keys
 from .connection import StreamConnection
 from .debug import check_debug, debug_routes
+from .exposition import CONTENT_TYPE, render_metrics
 from .handshake import Handshake, Refusal
-from .health import Readiness, gauges, health
+from .health import Readiness, health
 from .pages import page_routes
 from .sessions import SESSION_PATH, SessionRoutes
 from .subscribers import SUBSCRIBE_PATH, Subscriptions
@@ -44,22 +45,36 @@ logger = logging.getLogger(__name__)
 
 
 class Hub:
-    """Every open stream of one daemon.
+    """All that one process serves to clients: streams, connections, limits, health.
+
+    Belongs to the event loop.
+
+    Args:
+        engine: decodes for all streams.
+        config: the daemon's options.
+        topology: of the process in the daemon; None: it is the only one.
+        engine_usage: returns what other processes of the engine use, if this process is their parent.
 
     Attributes:
-        draining: no new stream is accepted any more.
+        draining: no new stream is accepted.
     """
 
     def __init__(
-        self, engine: Engine, config: ServerConfig, topology: SingleProcess | None = None
+        self,
+        engine: Engine,
+        config: ServerConfig,
+        topology: SingleProcess | None = None,
+        engine_usage: Callable[[], ProcessStats] = ProcessStats,
     ) -> None:
-        self._engine = engine
-        self._config = config
+        self.engine = engine
+        self.config = config
         self.topology = topology or SingleProcess()
         self.metrics = Metrics()
         self.streams = Streams(engine, config, self.metrics, topology=self.topology)
-        self._admission = self.topology.admission(config.max_load)
-        self._admission.most_delay = config.max_delay
+        self._engine_usage = engine_usage
+        self._admission = Admission(
+            config.max_load, config.max_delay, self.topology.admission_log()
+        )
         self._real_time = RealTimeShare()
         keys = self._read_keys()
         origins = [origin.strip() for origin in config.allowed_origins.split(",") if origin.strip()]
@@ -69,8 +84,8 @@ class Hub:
         self._readiness = Readiness(engine, self.streams.check_journal, self.metrics.faults)
         self._watching: asyncio.Task[None] | None = None
         self._connections: set[StreamConnection] = set()
-        self._passed_on = 0  # of them, by other processes, which count them
-        # Set while no stream is open.
+        self._relayed = 0  # connections that another process let in, and counts
+        # Set while no connection is open.
         self._empty = asyncio.Event()
         self._empty.set()
         self.draining = False
@@ -91,7 +106,7 @@ class Hub:
         await websocket.accept(subprotocol=chosen)
         codec = codec_for(chosen)
         # Most of these will open a stream, or be told that there is no room; some resume one.
-        if self._open[1] >= 2 * self._config.max_streams + SPARE_CONNECTIONS:
+        if self._open[1] >= 2 * self.config.max_streams + SPARE_CONNECTIONS:
             await self.handshake.turn_away(websocket, codec)
             return
         await self._serve(websocket, codec, account)
@@ -99,20 +114,19 @@ class Hub:
     async def private_websocket(self, websocket: WebSocket) -> None:
         """Serve a websocket that another process has let in, for a stream of this one."""
         digest = websocket.headers.get(ACCOUNT_HEADER, "")
-        account = self.handshake.authenticator.known(bytes.fromhex(digest)) if digest else None
+        account = self.handshake.authenticator.find(bytes.fromhex(digest)) if digest else None
         offered = websocket.scope.get("subprotocols", [])
         await websocket.accept(subprotocol=offered[0])
-        await self._serve(websocket, codec_for(offered[0]), account, passed_on=True)
+        await self._serve(websocket, codec_for(offered[0]), account, relayed=True)
 
     async def healthz(self, request: Request) -> Response:
         """Answer ``GET /healthz``."""
-        figures = await self.topology.collect(self.figures())
         body = health(
             draining=self.draining,
-            model=self._engine.model_name,
-            figures=figures,
+            model=self.engine.model_name,
+            stats=await self.topology.collect(self.stats()),
             processes=self.topology.count,
-            engine=self._engine.statistics(),
+            engine=self.engine.statistics(),
         )
         return Response(msgspec.json.encode(body), media_type="application/json")
 
@@ -126,25 +140,27 @@ class Hub:
         return PlainTextResponse("ready\n")
 
     async def show_metrics(self, request: Request) -> Response:
-        """Answer ``GET /metrics``; with keys, only to who has one."""
+        """Answer ``GET /metrics``; with keys, only to clients that show one."""
         authenticator = self.handshake.authenticator
         key = key_of(request.headers, request.query_params, ())
         if authenticator.needs_key and authenticator.account(key) is None:
             self.metrics.refuse("key")
             return PlainTextResponse("a valid key is needed\n", status_code=401)
-        figures = await self.topology.collect(self.figures())
-        present = gauges(figures, load=self._admission.load, engine=self._engine.statistics())
-        kind = "text/plain; version=0.0.4"
-        return Response(Metrics.of(figures.metrics).text(present), media_type=kind)
+        body = render_metrics(
+            await self.topology.collect(self.stats()),
+            load=self._admission.load,
+            engine=self.engine.statistics(),
+        )
+        return Response(body, media_type=CONTENT_TYPE)
 
-    def figures(self) -> ProcessStats:
-        """Return what this process, and those with its engines, have open, counted and used."""
+    def stats(self) -> ProcessStats:
+        """Return what this process, and the engine processes that it started, have open, counted and used."""
         own = ProcessStats(
             streams=len(self.streams),
             connections=self._own_connections,
-            metrics=self.metrics.state(),
+            metrics=self.metrics.snapshot(),
         )
-        return own + usage.figures() + used_by(self._engine)
+        return own + measure_process() + self._engine_usage()
 
     def publish(self) -> None:
         """Tell the other processes what this one has open."""
@@ -152,8 +168,8 @@ class Hub:
 
     @property
     def _own_connections(self) -> int:
-        """From clients to this process."""
-        return len(self._connections) - self._passed_on
+        """Connections from clients to this process."""
+        return len(self._connections) - self._relayed
 
     @property
     def _open(self) -> tuple[int, int]:
@@ -162,13 +178,13 @@ class Hub:
         return self.topology.open
 
     def start(self) -> None:
-        """Begin what runs beside the streams; raises JournalError."""
+        """Recover streams of an earlier daemon, and begin to watch the load; raises JournalError."""
         self.streams.recover()
-        if self._config.max_load > 0:
+        if self.config.max_load > 0:
             self._watching = asyncio.create_task(self._watch_load())
 
     def reload_keys(self) -> None:
-        """Read the keys again; raises ConfigError, and goes on with the old ones."""
+        """Read the keys again; raises ConfigError, and keeps the old ones then."""
         self.handshake.authenticator.reload(self._read_keys())
 
     async def drain(self, seconds: float) -> None:
@@ -186,11 +202,11 @@ class Hub:
         await self.streams.close()
 
     def _read_keys(self) -> list[Account]:
-        keys = read_keys(self._config.api_keys, os.environ.get(KEYS_VARIABLE))
+        keys = read_keys(self.config.api_keys, os.environ.get(KEYS_VARIABLE))
         return self.topology.accounts(keys)
 
     def _full(self, account: Account | None) -> tuple[ErrorCode, str] | None:
-        """Return why there is no room for one more stream; where there is, it is taken at once."""
+        """Return an error that says why there is no room for one more stream; None: there was, and it is taken."""
         with self.topology.deciding():
             refusal = self.handshake.full(self._open[0], account)
             if refusal is None:
@@ -203,34 +219,35 @@ class Hub:
         codec: Codec,
         account: Account | None,
         *,
-        passed_on: bool = False,
+        relayed: bool = False,
     ) -> None:
-        """``passed_on``: by another process, which counts the connection."""
+        """Serve an accepted websocket to its end; a ``relayed`` one is counted by the process that let it in."""
         connection = StreamConnection(
             websocket,
             codec,
             self.streams,
-            self._config,
-            self._engine.languages,
+            self.config,
+            self.engine.languages,
             Meter(account, self.handshake.authenticator, self.metrics),
             lambda: self._full(account),
             lambda resume: self.topology.relay_resume(websocket, codec, resume, account),
         )
         self._connections.add(connection)
-        self._passed_on += passed_on
+        self._relayed += relayed
         self._empty.clear()
         if self.draining:  # it began while this one was being accepted
             connection.stop()
-        counted = None if passed_on else account
+        counted = None if relayed else account
         if counted is not None:
-            counted.streams += 1
+            counted.usage.add_streams(1)
         try:
             await connection.run()
         finally:
             if counted is not None:
-                counted.streams -= 1
+                counted.usage.add_streams(-1)
             self._connections.discard(connection)
-            self._passed_on -= passed_on
+            self._relayed -= relayed
+            self.publish()  # what has become free is free for the other processes too
             if not self._connections:
                 self._empty.set()
 
@@ -240,10 +257,10 @@ class Hub:
         while True:
             now = loop.time()
             sample = LoadSample(
-                live=self._real_time.live_share(now, self.streams.seconds_in()),
+                live=self._real_time.update(now, self.streams.seconds_in()),
                 turnaround=self.metrics.turnarounds.take(),
             )
-            self._admission.observe(now, self._engine.statistics(), self._open[0], sample)
+            self._admission.observe(now, self.engine.statistics(), self._open[0], sample)
             await asyncio.sleep(1.0)
 
 
@@ -251,7 +268,8 @@ def create_app(hub: Hub, *, private: bool = False) -> ASGIApp:
     """Return the ASGI application that serves ``hub``.
 
     Args:
-        private: for what the other processes of the daemon pass on.
+        hub: of this process.
+        private: the application is for requests that other processes of the daemon pass on.
     """
     sessions = SessionRoutes(hub.streams)
     subscriptions = Subscriptions(hub.streams, hub.handshake)
@@ -267,8 +285,8 @@ def create_app(hub: Hub, *, private: bool = False) -> ASGIApp:
             WebSocketRoute(SUBSCRIBE_PATH, subscriptions.serve_websocket),
             Route(SESSION_PATH, sessions.fetch, methods=["GET"]),
             Route(SESSION_PATH, sessions.delete, methods=["DELETE"]),
-            *page_routes(hub._engine.model_name, hub._engine.languages),
-            *debug_routes(hub.streams.debug, hub._config, hub.handshake.authenticator),
+            *page_routes(hub.engine.model_name, hub.engine.languages),
+            *debug_routes(hub.streams.debug, hub.config, hub.handshake.authenticator),
         ]
     )
-    return app if private else hub.topology.relayed(app)
+    return app if private else hub.topology.relay(app)

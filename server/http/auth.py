@@ -1,7 +1,4 @@
-"""Who may open streams: API keys with their limits, and the web pages that browsers may come from.
-
-What one connection uses, against the limits of its key.
-"""
+"""API keys with their limits, and the origins of web pages that may connect."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ import ipaddress
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from ..errors import ConfigError
@@ -21,6 +19,8 @@ __all__ = [
     "Account",
     "Authenticator",
     "KEY_SUBPROTOCOL",
+    "KeyUsage",
+    "LocalKeyUsage",
     "Meter",
     "is_loopback",
     "key_of",
@@ -33,45 +33,84 @@ _LEAST_KEY_CHARS = 16
 _LIMITS = ("streams", "minutes", "bytes", "expires")
 
 
+class KeyUsage(Protocol):
+    """Counts of one key: in this process, or in the whole daemon."""
+
+    @property
+    def streams(self) -> int:
+        """Connections that are open."""
+
+    def add_streams(self, change: int) -> None:
+        """Count connections that were opened or, below zero, closed."""
+
+    def add_audio(self, day: datetime.date, size: int, seconds: float) -> tuple[int, float]:
+        """Count audio; return the bytes and the seconds of ``day``."""
+
+
+class LocalKeyUsage:
+    """Counts of one key in the only process of a daemon."""
+
+    def __init__(self) -> None:
+        self._streams = 0
+        self._day: datetime.date | None = None
+        self._bytes = 0
+        self._seconds = 0.0
+
+    @property
+    def streams(self) -> int:
+        """Connections that are open."""
+        return self._streams
+
+    def add_streams(self, change: int) -> None:
+        """Count connections that were opened or, below zero, closed."""
+        self._streams += change
+
+    def add_audio(self, day: datetime.date, size: int, seconds: float) -> tuple[int, float]:
+        """Count audio; return the bytes and the seconds of ``day``."""
+        if day != self._day:
+            self._day, self._bytes, self._seconds = day, 0, 0.0
+        self._bytes += size
+        self._seconds += seconds
+        return self._bytes, self._seconds
+
+
 @dataclass(slots=True, kw_only=True)
 class Account:
-    """One key's limits and what it has used. Minutes and bytes are those of a UTC day."""
+    """One key, its limits, and what it has used. Seconds and bytes are those of a UTC day.
 
-    name: str  # for logs and metrics; not secret
-    digest: bytes  # SHA-256 of the key
+    Attributes:
+        name: for logs and metrics; not secret.
+        digest: SHA-256 of the key.
+        expires: the last day on which the key is good.
+        usage: counted where the daemon's topology says.
+    """
+
+    name: str
+    digest: bytes
     most_streams: int | None = None
     most_seconds: float | None = None
     most_bytes: int | None = None
-    expires: datetime.date | None = None  # the last day on which it is good
-    streams: int = 0
-    _day: datetime.date | None = field(default=None)
-    _seconds: float = 0.0
-    _bytes: int = 0
+    expires: datetime.date | None = None
+    usage: KeyUsage = field(default_factory=LocalKeyUsage)
 
-    def use(self, today: datetime.date, size: int, seconds: float) -> str | None:
-        """Count audio; return which limit is passed, if one is."""
-        if today != self._day:
-            self._day, self._seconds, self._bytes = today, 0.0, 0
-        self._seconds += seconds
-        self._bytes += size
-        if self.most_seconds is not None and self._seconds > self.most_seconds:
+    def count_audio(self, today: datetime.date, size: int, seconds: float) -> str | None:
+        """Count bytes and seconds of audio; return the limit that is passed, in words; None: none is."""
+        day_bytes, day_seconds = self.usage.add_audio(today, size, seconds)
+        if self.most_seconds is not None and day_seconds > self.most_seconds:
             return f"{self.most_seconds / 60:g} minutes of audio a day"
-        if self.most_bytes is not None and self._bytes > self.most_bytes:
+        if self.most_bytes is not None and day_bytes > self.most_bytes:
             return f"{self.most_bytes} bytes of audio a day"
         return None
 
-    def inherit(self, old: Account) -> None:
-        """Take over what the same key has used before its limits were read anew."""
-        self.streams = old.streams
-        self._day, self._seconds, self._bytes = old._day, old._seconds, old._bytes
-
 
 class Authenticator:
-    """Decides on each connection. Without keys, everybody may come.
+    """Decides which connections are let in, by key and by origin. Without keys, every client is.
 
     Args:
+        accounts: of the keys.
         origins: web pages, as ``https://host:port``, that may connect; ``*``: all.
         local: the daemon listens on the loopback only, so that no other page has a reason to.
+        today: returns the present UTC day.
     """
 
     def __init__(
@@ -89,7 +128,7 @@ class Authenticator:
 
     @property
     def needs_key(self) -> bool:
-        """Whether a key is asked for."""
+        """True if a key is needed."""
         return bool(self._accounts)
 
     def reload(self, accounts: Iterable[Account]) -> None:
@@ -98,7 +137,7 @@ class Authenticator:
         self._accounts = list(accounts)
         for account in self._accounts:
             if account.digest in old:
-                account.inherit(old[account.digest])
+                account.usage = old[account.digest].usage
 
     def account(self, key: str | None) -> Account | None:
         """Return the account of a key that is good today. Every wrong one takes the same time."""
@@ -111,12 +150,12 @@ class Authenticator:
             return None
         return found
 
-    def known(self, digest: bytes) -> Account | None:
-        """Return the account of a key, by the SHA-256 of the key."""
+    def find(self, digest: bytes) -> Account | None:
+        """Return the account of a key by the SHA-256 of the key; None: it is unknown."""
         return next((each for each in self._accounts if each.digest == digest), None)
 
     def welcomes(self, origin: str | None, host: str) -> bool:
-        """Whether a page of ``origin`` may connect to the daemon it addressed as ``host``.
+        """Return whether a page of ``origin`` may connect to the daemon that it addresses as ``host``.
 
         Programs send no origin. A page served by the daemon itself may always connect, but when only
         this machine is served it must also call us by a local name: else any page whose name was
@@ -136,7 +175,7 @@ class Authenticator:
 def key_of(
     headers: Mapping[str, str], query: Mapping[str, str], offered: Iterable[str]
 ) -> str | None:
-    """Return the key a request shows: header, subprotocol, or query."""
+    """Return the key that a request shows: in a header, a subprotocol, or the query; None: it shows none."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
         return token.strip()
@@ -205,12 +244,12 @@ def _set_limit(account: Account, limit: str, where: str) -> None:
     except ValueError:
         known = ", ".join(f"{name}=" for name in _LIMITS)
         raise ConfigError(
-            f"{where}: {what!r} is no limit that can be used; known: {known}"
+            f"{where}: {what!r} is not a limit that can be used; known: {known}"
         ) from None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether ``host`` is this machine, and reachable from it alone."""
+    """Return whether ``host`` is an address or name of this machine that no other machine can reach."""
     if host.lower() == "localhost":
         return True
     try:
@@ -220,7 +259,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Meter:
-    """Counts a connection's audio."""
+    """Counts the audio of one connection, in the metrics and against the limits of its key."""
 
     def __init__(
         self, account: Account | None, authenticator: Authenticator, metrics: Metrics
@@ -234,5 +273,5 @@ class Meter:
         self.metrics.audio_seconds += seconds
         if self._account is None:
             return None
-        limit = self._account.use(self._authenticator.today(), size, seconds)
+        limit = self._account.count_audio(self._authenticator.today(), size, seconds)
         return None if limit is None else f"this key may send {limit}; try again tomorrow"

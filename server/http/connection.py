@@ -25,6 +25,7 @@ from ..protocol.state import Close, Outcome, ProtocolState, Reply, ServerProtoco
 from ..stream.outbox import Outbox, SendQueue
 from ..stream.registry import Streams
 from ..stream.runner import StreamRunner
+from .asgi import send_frame
 from .auth import Meter
 
 __all__ = ["IdleReader", "StreamConnection"]
@@ -289,10 +290,7 @@ class StreamConnection:
             self._meter.metrics.errors[message.code] += 1
         frame = self._codec.encode(message)
         async with asyncio.timeout(self._config.idle_timeout):
-            if isinstance(frame, str):
-                await self._websocket.send_text(frame)
-            else:
-                await self._websocket.send_bytes(frame)
+            await send_frame(self._websocket, frame)
 
     async def _give_up(self, stream: StreamRunner, error: JournalError) -> None:
         """End a stream that the journal has failed: its promise cannot be kept, and that is said."""

@@ -1,4 +1,4 @@
-"""The way in: whether a websocket may become a stream, and in what words it may not."""
+"""Handshakes: whether a websocket may become a stream, and the refusal if not."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..protocol.codec import Codec
 from ..protocol.errors import CloseCode, ErrorCode
 from ..protocol.messages import SUBPROTOCOLS, Error
 from .admission import Admission
+from .asgi import send_frame
 from .auth import Account, Authenticator, key_of
 
 __all__ = ["Handshake", "Refusal"]
@@ -21,15 +22,21 @@ __all__ = ["Handshake", "Refusal"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """``status`` is that of the handshake's HTTP answer."""
+    """A refused handshake.
+
+    Attributes:
+        status: of the HTTP answer.
+        reason: one word, for logs and metrics.
+        sentence: for the client.
+    """
 
     status: int
-    reason: str  # for logs and metrics
+    reason: str
     sentence: str
 
 
 class Handshake:
-    """Checks handshakes, in order: origin, key, subprotocol; then whether there is room."""
+    """Checks handshakes: origin, key and subprotocol, in this order; later, whether there is room for a stream."""
 
     def __init__(
         self,
@@ -44,7 +51,7 @@ class Handshake:
         self._config = config
 
     def check(self, websocket: WebSocket) -> Refusal | Account | None:
-        """Return the key's account, None where no key is asked for, or why it is refused."""
+        """Return the account of the key, None where no key is needed, or the refusal."""
         headers = websocket.headers
         if not self.authenticator.welcomes(headers.get("origin"), headers.get("host", "")):
             sentence = "web pages of this origin may not connect; see --allowed-origins"
@@ -63,22 +70,22 @@ class Handshake:
         return account
 
     def full(self, streams: int, account: Account | None) -> tuple[ErrorCode, str] | None:
-        """Return why there is no room for one more stream, if there is none.
+        """Return an error that says why no further stream may be opened; None: there is room, and it is taken.
 
         Args:
-            streams: those that are open.
-            account: the one that asks; its ``streams`` count this connection.
+            streams: open in the whole daemon.
+            account: the one that asks; its usage counts this connection already.
         """
         refusal = self._why_full(streams, account)
         if refusal is not None:
             self._metrics.refuse(refusal[0])
         else:
-            self._admission.admitted(asyncio.get_running_loop().time())
+            self._admission.add(asyncio.get_running_loop().time())
         return refusal
 
     def _why_full(self, streams: int, account: Account | None) -> tuple[ErrorCode, str] | None:
         most = None if account is None else account.most_streams
-        if account is not None and most is not None and account.streams > most:
+        if account is not None and most is not None and account.usage.streams > most:
             many = "1 stream" if most == 1 else f"{most} streams"
             return ErrorCode.LIMIT_REACHED, f"this key may have {many} at once"
         if streams >= self._config.max_streams:
@@ -99,12 +106,9 @@ class Handshake:
         )
 
     async def turn_away(self, websocket: WebSocket, codec: Codec) -> None:
-        """Say on an accepted websocket that there are too many; browsers see nothing else."""
+        """Refuse an accepted websocket, as there are too many: browsers see no answer to a handshake."""
         code = ErrorCode.TOO_MANY_STREAMS
         self._metrics.refuse(code)
         text = "there are too many connections; try again later"
-        frame = codec.encode(Error(seq=1, code=code, message=text))
-        await (
-            websocket.send_text(frame) if isinstance(frame, str) else websocket.send_bytes(frame)
-        )
+        await send_frame(websocket, codec.encode(Error(seq=1, code=code, message=text)))
         await websocket.close(CloseCode.TRY_AGAIN_LATER, code)

@@ -1,9 +1,8 @@
-"""What the daemon says about itself over HTTP: alive, ready, and its metrics."""
+"""Health of the daemon over HTTP: the answers of ``/healthz`` and ``/readyz``."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,23 +11,25 @@ import numpy as np
 
 from ... import __version__
 from ...streamer.config import SAMPLE_RATE
+from ...streamer.engine.engine import EngineStatistics
 from ...streamer.jobs import DecodeJob
 from ..engine import Engine
 from ..errors import JournalError
 from ..process_stats import ProcessStats
 
-__all__ = ["Readiness", "gauges", "health", "numbers", "plain"]
+__all__ = ["Readiness", "health"]
 
 _FRESH_SECONDS = 30.0  # a decode that succeeded so lately need not be repeated
 _PROBE_SECONDS = 10.0
 
 
 class Readiness:
-    """Whether the engine really decodes, and the journal is written: tried, not assumed, but seldom.
+    """Probe of the engine and the journal: both are really tried, but not more often than needed.
 
     Args:
+        engine: decodes the probe.
         check_journal: raises JournalError where the journal cannot be written.
-        faults: grows with everything that goes wrong in the daemon; then all is tried anew.
+        faults: returns the number of errors of the daemon so far; after a new one everything is tried again.
     """
 
     def __init__(
@@ -45,8 +46,11 @@ class Readiness:
         self._probing: asyncio.Task[str | None] | None = None
 
     async def check(self) -> str | None:
-        """Decode a second of silence, unless all was well a moment ago -> what is wrong, if anything."""
-        if numbers(self._engine.statistics()).get("processes", 1) == 0:
+        """Decode a second of silence and write to the journal, unless both worked a moment ago.
+
+        Returns a sentence that says what is wrong; None: the daemon is ready.
+        """
+        if self._engine.statistics().processes == 0:
             return "no engine process is there; the next one is being started"
         loop = asyncio.get_running_loop()
         faults = self._faults()
@@ -64,7 +68,7 @@ class Readiness:
         try:
             async with asyncio.timeout(_PROBE_SECONDS):
                 await asyncio.wrap_future(self._engine.submit(job))
-        except Exception:  # noqa: BLE001 - whatever is wrong with the engine, it is not ready
+        except Exception:  # noqa: BLE001 - any failure of the engine means: not ready
             return "the engine does not decode; see the log"
         try:
             await self._check_journal()
@@ -74,53 +78,31 @@ class Readiness:
 
 
 def health(
-    *, draining: bool, model: str, figures: ProcessStats, processes: int, engine: object
+    *,
+    draining: bool,
+    model: str,
+    stats: ProcessStats,
+    processes: int,
+    engine: EngineStatistics,
 ) -> dict[str, Any]:
-    """Return the body of ``/healthz``: ``engine`` is whatever the engine's statistics() gave.
+    """Return the body of ``GET /healthz``.
 
-    ``cpu_seconds`` and ``memory_bytes`` are those of all processes of the daemon; ``gpu`` is there
-    where the model runs on one.
+    Args:
+        draining: the daemon is stopping.
+        model: the model's name.
+        stats: the sum over all processes of the daemon; ``gpu`` appears where the model runs on one.
+        processes: number of processes that hold streams.
+        engine: the engine's own statistics.
     """
-    gpu = {} if figures.gpu is None else {"gpu": msgspec.to_builtins(figures.gpu)}
+    gpu = {} if stats.gpu is None else {"gpu": msgspec.to_builtins(stats.gpu)}
     return {
         "status": "stopping" if draining else "ok",
         "version": __version__,
         "model": model,
         "processes": processes,
-        "streams": figures.connections,
-        "cpu_seconds": round(figures.cpu_seconds, 3),
-        "memory_bytes": figures.memory_bytes,
+        "streams": stats.connections,
+        "cpu_seconds": round(stats.cpu_seconds, 3),
+        "memory_bytes": stats.memory_bytes,
         **gpu,
-        "engine": plain(engine),
+        "engine": engine._asdict(),
     }
-
-
-def gauges(figures: ProcessStats, *, load: float, engine: object) -> dict[str, float]:
-    """Return present values for ``/metrics``; the engine's numbers under ``engine_``, the GPU's under ``gpu_``."""
-    values = {
-        "streams": float(figures.streams),
-        "connections": float(figures.connections),
-        "load": load,
-        "cpu_seconds": figures.cpu_seconds,
-        "memory_bytes": float(figures.memory_bytes),
-    }
-    for name, value in ({} if figures.gpu is None else msgspec.to_builtins(figures.gpu)).items():
-        values[f"gpu_{name}"] = float(value)
-    for name, value in numbers(engine).items():
-        values[f"engine_{name}"] = float(value)
-    return values
-
-
-def numbers(statistics: object) -> dict[str, int | float]:
-    """Return those of the statistics that are numbers, by name."""
-    fields = plain(statistics)
-    return {name: value for name, value in fields.items() if isinstance(value, (int, float))}
-
-
-def plain(statistics: object) -> Any:
-    """Return statistics as JSON types, named tuples and dataclasses as maps."""
-    if isinstance(statistics, tuple) and hasattr(statistics, "_asdict"):
-        statistics = statistics._asdict()
-    if dataclasses.is_dataclass(statistics) and not isinstance(statistics, type):
-        statistics = dataclasses.asdict(statistics)
-    return msgspec.to_builtins(statistics)

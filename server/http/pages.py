@@ -6,7 +6,6 @@ Nothing on the page comes from anywhere else, and the headers see to it that not
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from ... import __version__
+from .asgi import is_host_header
 
 __all__ = ["page_routes"]
 
@@ -39,7 +39,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-_HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:]+\](:\d+)?")
 
 
 def page_routes(model: str, languages: Sequence[str]) -> list[BaseRoute]:
@@ -81,5 +80,5 @@ def _file(path: Path) -> Any:
 
 
 def _policy(host: str) -> str:
-    named = f" ws://{host} wss://{host}" if _HOST.fullmatch(host) else ""
+    named = f" ws://{host} wss://{host}" if is_host_header(host) else ""
     return POLICY.format(host=named)

@@ -17,6 +17,7 @@ from ..protocol.messages import SUBPROTOCOLS, Segment, ServerMessage, Snapshot
 from ..stream.outbox import SendQueue
 from ..stream.registry import Streams
 from ..stream.runner import StreamRunner
+from .asgi import send_frame
 from .handshake import Handshake, Refusal
 
 __all__ = ["SUBSCRIBE_PATH", "Subscriptions"]
@@ -103,11 +104,7 @@ async def _messages(stream: StreamRunner, queue: SendQueue) -> AsyncIterator[Ser
 async def _send(websocket: WebSocket, stream: StreamRunner, queue: SendQueue, codec: Codec) -> None:
     try:
         async for message in _messages(stream, queue):
-            frame = codec.encode(message)
-            if isinstance(frame, str):
-                await websocket.send_text(frame)
-            else:
-                await websocket.send_bytes(frame)
+            await send_frame(websocket, codec.encode(message))
         await websocket.close(*_closing(queue))
     except WebSocketDisconnect:
         pass

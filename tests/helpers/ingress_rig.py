@@ -27,7 +27,6 @@ from whisper_stream.server.engine import Session
 from whisper_stream.server.errors import ConfigError
 from whisper_stream.server.protocol import messages as wire
 from whisper_stream.streamer.config import StreamConfig
-from whisper_stream.streamer.engine.engine import EngineStatistics
 from whisper_stream.streamer.errors import EngineClosedError
 from whisper_stream.streamer.jobs import DecodeJob, DecodeResult
 
@@ -44,14 +43,14 @@ ENGINE_COMMAND = (sys.executable, "-m", "tests.helpers.ingress_rig", "engine")
 class ScriptedRemote(RemoteEngine):
     """Sessions that need no speech: a word for every half second."""
 
-    def new_session(self, config: StreamConfig) -> Session:  # type: ignore[override]
+    def new_session(self, config: StreamConfig) -> Session:
         return ScriptedSession(config, 60 * 16_000)
 
 
 class ScriptedPool(EnginePool):
     """The same, where no ingress process makes the sessions."""
 
-    def new_session(self, config: StreamConfig) -> Session:  # type: ignore[override]
+    def new_session(self, config: StreamConfig) -> Session:
         return ScriptedSession(config, 60 * 16_000)
 
 
@@ -77,10 +76,6 @@ class MarkedEngine(ScriptedEngine):
             threading.Timer(0.3, os._exit, [os.EX_SOFTWARE]).start()
             raise EngineClosedError
         return super()._decode(job)
-
-    def statistics(self) -> EngineStatistics:  # type: ignore[override]
-        idle = dict.fromkeys(EngineStatistics._fields, 0)
-        return EngineStatistics(**{**idle, "done": self.jobs, "processes": 1})
 
 
 class Running:
@@ -124,6 +119,8 @@ def running(*flags: str, environment: dict[str, str] | None = None) -> Iterator[
         "--port",
         "0",
         "--announce",
+        "--max-load",  # scripted engines are never busy, and tests open many streams at once
+        "0",
     ]
     process = subprocess.Popen(
         [*command, *flags],

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from whisper_stream.server.protocol import messages as wire
 from whisper_stream.server.protocol.codec import codec_for
 from whisper_stream.streamer.commands import Configure, EndOfStream, Flush, Request
 from whisper_stream.streamer.config import StreamConfig
+from whisper_stream.streamer.engine.engine import EngineStatistics
 from whisper_stream.streamer.events import (
     Commit,
     Done,
@@ -130,10 +131,6 @@ class ScriptedSession:
         return events
 
 
-class Statistics(NamedTuple):
-    jobs: int
-
-
 @dataclass
 class ScriptedEngine:
     """Answers jobs in a thread. ``gate`` holds them back; ``spoil`` may raise for a job."""
@@ -159,8 +156,10 @@ class ScriptedEngine:
     def submit(self, job: DecodeJob) -> Future[DecodeResult]:
         return self._pool.submit(self._decode, job)
 
-    def statistics(self) -> Statistics:
-        return Statistics(jobs=self.jobs)
+    def statistics(self) -> EngineStatistics:
+        return EngineStatistics(
+            queued=0, running=0, done=self.jobs, failed=0, audio_seconds=0.0, busy_seconds=0.0
+        )
 
     def close(self) -> None:
         self.gate.set()
@@ -247,7 +246,8 @@ class Peer:
 def daemon(engine: ScriptedEngine | None = None, **options: Any) -> Iterator[Daemon]:
     """Run a daemon on a free port; stop it gracefully at the end."""
     engine = engine or ScriptedEngine()
-    config = ServerConfig(**options)
+    # A scripted engine is never busy, and tests open many streams at once.
+    config = ServerConfig(**{"max_load": 0.0, **options})
     ready = threading.Event()
     sock = bind("127.0.0.1", 0)
     sock.listen(16)

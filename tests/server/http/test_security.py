@@ -78,7 +78,7 @@ def test_wrong_and_expired_keys_are_refused_and_counted(
     for number in range(100):
         assert refused(guarded, url=f"{guarded.url}?key={KEY}{number}") == 401
     assert guarded.hub.metrics.refusals["key"] == 102
-    assert guarded.hub.figures().connections == 0
+    assert guarded.hub.stats().connections == 0
     assert KEY not in caplog.text and SECOND not in caplog.text
 
 
