@@ -23,29 +23,51 @@ class Session(Protocol):
     """The state machine of one stream. The same calls in the same order give the same events."""
 
     @property
-    def room(self) -> int: ...
+    def room(self) -> int:
+        """Samples that may be fed now."""
+
     @property
-    def finished(self) -> bool: ...
-    def feed(self, samples: NDArray[np.float32]) -> list[Event]: ...
-    def next_job(self, now: float) -> DecodeJob | None: ...
-    def finish_job(self, result: DecodeResult, now: float) -> list[Event]: ...
-    def fail_job(self, reason: str, now: float) -> list[Event]: ...
-    def request(self, command: Request) -> list[Event]: ...
+    def finished(self) -> bool:
+        """True once everything is committed after the end of the audio."""
+
+    def feed(self, samples: NDArray[np.float32]) -> list[Event]:
+        """Take audio [samples], 16 kHz mono."""
+
+    def next_job(self, now: float) -> DecodeJob | None:
+        """Return the next window to decode, if one is due."""
+
+    def finish_job(self, result: DecodeResult, now: float) -> list[Event]:
+        """Take the result of the job that is out."""
+
+    def fail_job(self, reason: str, now: float) -> list[Event]:
+        """Note that the job that is out has failed."""
+
+    def request(self, command: Request) -> list[Event]:
+        """Take a flush, a change of options, or the end of the audio."""
 
 
 class Engine(Protocol):
     """Makes sessions, and runs their jobs on other threads or in other processes."""
 
     @property
-    def model_name(self) -> str: ...
+    def model_name(self) -> str:
+        """The model's name, for clients."""
+
     @property
     def languages(self) -> tuple[str, ...]:
         """Codes that a stream may ask for; empty for a model that knows English only."""
 
-    def new_session(self, config: StreamConfig) -> Session: ...
-    def submit(self, job: DecodeJob) -> Future[DecodeResult]: ...
-    def statistics(self) -> EngineStatistics: ...
-    def close(self) -> None: ...
+    def new_session(self, config: StreamConfig) -> Session:
+        """Return a stream whose jobs this engine can run."""
+
+    def submit(self, job: DecodeJob) -> Future[DecodeResult]:
+        """Run ``job``. Cancelling the future drops a job that has not begun."""
+
+    def statistics(self) -> EngineStatistics:
+        """Return what the engine has done, and has to do."""
+
+    def close(self) -> None:
+        """Cancel what waits, and end."""
 
 
 def load_engine(config: ServerConfig, number: int = 0, count: int = 1) -> Engine:

@@ -54,7 +54,7 @@ class Timeline:
         self._pcm += pcm
 
     def received(self, message: wire.ServerMessage) -> None:
-        self._times.told(message, self._seconds())
+        self._times.on_message(message, self._seconds())
         if isinstance(message, wire.Ready):
             self._model = message.model
 

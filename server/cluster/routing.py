@@ -32,7 +32,7 @@ __all__ = [
     "ACCOUNT_HEADER",
     "Patience",
     "Relay",
-    "away",
+    "answer_away",
     "gather",
     "relay_request",
     "relay_resume",
@@ -49,14 +49,14 @@ _RETRY = {"Retry-After": "1"}
 
 
 class Patience:
-    """How long to wait for another process to answer: long, but not once the daemon stops."""
+    """The time limit of requests to another process: long, but short once the daemon stops."""
 
     def __init__(self) -> None:
         self._stopping = False
         self._waits: set[asyncio.Timeout] = set()
 
     def stop(self) -> None:
-        """Let nothing wait for much longer."""
+        """End all waits soon: the other process may be gone, and is not started again."""
         self._stopping = True
         latest = asyncio.get_running_loop().time() + _LAST_PATIENCE
         for wait in self._waits:
@@ -65,7 +65,7 @@ class Patience:
 
     @contextlib.asynccontextmanager
     async def wait(self) -> AsyncIterator[None]:
-        """Raises TimeoutError in the block once it has taken too long."""
+        """Raise TimeoutError in the block once it has taken too long."""
         async with asyncio.timeout(_LAST_PATIENCE if self._stopping else _PATIENCE) as wait:
             self._waits.add(wait)
             try:
@@ -76,14 +76,14 @@ class Patience:
 
 @dataclass(slots=True)
 class _Answer:
-    """What a process says to one HTTP request, as it comes."""
+    """The answer of another process to one HTTP request, as it arrives."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     parser: h11.Connection = field(default_factory=lambda: h11.Connection(h11.CLIENT))
 
     async def event(self) -> object:
-        """The next event of h11; raises OSError where the other end breaks off."""
+        """Return the next event of h11; raises OSError if the other end breaks off."""
         try:
             while (event := self.parser.next_event()) is h11.NEED_DATA:
                 self.parser.receive_data(await self.reader.read(_BLOCK))
@@ -92,7 +92,7 @@ class _Answer:
         return event
 
     async def whole(self) -> bytes:
-        """All that follows the head, or OSError where that breaks off."""
+        """Return the whole body; raises OSError if it breaks off."""
         parts: list[bytes] = []
         try:
             while isinstance(event := await self.event(), h11.Data):
@@ -102,7 +102,7 @@ class _Answer:
         return b"".join(parts)
 
     async def body(self) -> AsyncIterator[bytes]:
-        """What follows the head, as it comes, for as long as it comes."""
+        """Yield the body as it arrives, until it ends or breaks off."""
         try:
             with contextlib.suppress(OSError):
                 while isinstance(event := await self.event(), h11.Data):
@@ -111,10 +111,10 @@ class _Answer:
             self.writer.close()
 
 
-async def _ask(request: Request, there: str, patience: Patience) -> tuple[h11.Response, _Answer]:
-    """Ask the process at ``there`` the same; raises OSError."""
+async def _ask(request: Request, owner: str, patience: Patience) -> tuple[h11.Response, _Answer]:
+    """Send the request to the process at the socket ``owner``; raises OSError if it does not answer."""
     async with patience.wait():
-        answer = _Answer(*await asyncio.open_unix_connection(there))
+        answer = _Answer(*await asyncio.open_unix_connection(owner))
         try:
             response = await _head(request, answer)
         except BaseException:
@@ -141,10 +141,10 @@ async def _head(request: Request, answer: _Answer) -> h11.Response:
     return response
 
 
-async def relay_request(request: Request, there: str, patience: Patience) -> Response:
-    """Answer what the process at ``there`` answers, or 503."""
+async def relay_request(request: Request, owner: str, patience: Patience) -> Response:
+    """Return the answer of the process at the socket ``owner``, or 503."""
     try:
-        head, answer = await _ask(request, there, patience)
+        head, answer = await _ask(request, owner, patience)
         passed = [(n, v) for n, v in head.headers if n not in (b"connection", b"transfer-encoding")]
         response: Response
         if any(name == b"content-length" for name, _ in passed):  # whole, or not at all
@@ -153,17 +153,23 @@ async def relay_request(request: Request, there: str, patience: Patience) -> Res
         else:
             response = StreamingResponse(answer.body(), head.status_code)
     except OSError:
-        return away()
+        return answer_away()
     response.raw_headers = [(bytes(n), bytes(v)) for n, v in passed]
     return response
 
 
 async def gather(request: Request, everybody: tuple[str, ...], patience: Patience) -> Response:
-    """The lists of all processes as one; or the first answer that is none."""
+    """Return the lists of all processes as one; or the first answer that is not a list.
+
+    Args:
+        request: is sent to each of them.
+        everybody: sockets of all processes.
+        patience: limits each wait.
+    """
     together: list[object] = []
-    for there in everybody:
+    for sock in everybody:
         try:
-            head, answer = await _ask(request, there, patience)
+            head, answer = await _ask(request, sock, patience)
             async with patience.wait():
                 body = await answer.whole()
         except OSError:
@@ -175,13 +181,13 @@ async def gather(request: Request, everybody: tuple[str, ...], patience: Patienc
     return JSONResponse(together, headers={"Cache-Control": "no-store"})
 
 
-def away() -> Response:
-    """Nobody answers there now; after this, clients try again."""
+def answer_away() -> Response:
+    """Return 503 for a process that does not answer: clients try again after it."""
     return PlainTextResponse(_AWAY, status_code=503, headers=_RETRY)
 
 
 def target_of(scope: Scope) -> str:
-    """The request's path and query, as they came."""
+    """Return path and query of a request, as they were sent."""
     path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
     query = scope.get("query_string", b"").decode("latin-1")
     return f"{path}?{query}" if query else path
@@ -190,15 +196,17 @@ def target_of(scope: Scope) -> str:
 ACCOUNT_HEADER = "x-whisper-stream-account"  # between processes: the digest of the client's key
 _SESSIONS, _DEBUG = "/v1/sessions/", "/debug/streams/"
 _DEBUG_LIST = "/debug/streams"
-_UNANSWERED = (OSError, EOFError, WebSocketException)  # nobody there, or broken off, or refused
+_UNANSWERED = (OSError, EOFError, WebSocketException)  # no answer, broken off, or refused
 
 
 class Relay:
-    """ASGI: ``app`` serves what is its own, and all that names no stream of another.
+    """An ASGI application in front of ``app`` that passes on requests for streams of other processes.
 
     Args:
-        owner: the socket's path of the process that has a stream; None: this one.
-        everybody: the sockets of all processes, this one's too.
+        app: serves all other requests.
+        owner: returns the socket of the process that owns a stream; None: this process does.
+        everybody: sockets of all processes, that of this one too.
+        patience: limits the wait for another process.
     """
 
     def __init__(
@@ -220,13 +228,13 @@ class Relay:
             await response(scope, receive, send)
             return
         name = next((path[len(p) :] for p in (_SESSIONS, _DEBUG) if path.startswith(p)), None)
-        there = None if name is None else self._owner(name.partition("/")[0].partition(".")[0])
-        if there is None:
+        owner = None if name is None else self._owner(name.partition("/")[0].partition(".")[0])
+        if owner is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await _relay_websocket(WebSocket(scope, receive, send), there, self._patience)
+            await _relay_websocket(WebSocket(scope, receive, send), owner, self._patience)
         else:
-            response = await relay_request(Request(scope, receive), there, self._patience)
+            response = await relay_request(Request(scope, receive), owner, self._patience)
             await response(scope, receive, send)
 
 
@@ -235,27 +243,34 @@ async def relay_resume(
     codec: Codec,
     resume: Resume,
     account: Account | None,
-    there: str,
+    owner: str,
     patience: Patience,
 ) -> None:
-    """Serve a stream of the process at ``there`` on an accepted websocket, until either side ends."""
+    """Serve a stream of the process at the socket ``owner`` on an accepted websocket, until either side ends.
+
+    Args:
+        websocket: of the client.
+        codec: its negotiated form.
+        resume: the client's first message.
+        account: of the client's key, which this process has checked.
+        owner: the socket.
+        patience: limits the wait for the other process.
+    """
     headers = {} if account is None else {ACCOUNT_HEADER: account.digest.hex()}
     offered = [codec.subprotocol]
     try:
-        async with _connected(
-            there, STREAM_PATH, websocket.scope, offered, headers, patience
-        ) as far:
+        async with _connect(owner, STREAM_PATH, websocket.scope, offered, headers, patience) as far:
             await far.send(codec.encode(resume))
             await _pump(websocket, far)
     except _UNANSWERED:
         await _turn_away(websocket)
 
 
-async def _relay_websocket(websocket: WebSocket, there: str, patience: Patience) -> None:
+async def _relay_websocket(websocket: WebSocket, owner: str, patience: Patience) -> None:
     scope = websocket.scope
     offered = scope.get("subprotocols", [])
     try:
-        async with _connected(there, target_of(scope), scope, offered, {}, patience) as far:
+        async with _connect(owner, target_of(scope), scope, offered, {}, patience) as far:
             await websocket.accept(subprotocol=far.subprotocol)
             await _pump(websocket, far)
     except InvalidStatus as refused:
@@ -271,28 +286,28 @@ async def _relay_websocket(websocket: WebSocket, there: str, patience: Patience)
 
 
 async def _turn_away(websocket: WebSocket) -> None:
-    """Nobody answers there now: say so in a way after which clients try again."""
+    """Refuse or close the websocket such that the client tries again: the other process does not answer."""
     if websocket.application_state is WebSocketState.CONNECTING:
-        await websocket.send_denial_response(away())
+        await websocket.send_denial_response(answer_away())
     else:
         await _close(websocket, CloseCode.SERVICE_RESTART, "away")
 
 
 @contextlib.asynccontextmanager
-async def _connected(
-    there: str,
+async def _connect(
+    owner: str,
     target: str,
     scope: Scope,
     offered: list[str],
     headers: dict[str, str],
     patience: Patience,
 ) -> AsyncIterator[ClientConnection]:
-    """Raises one of ``_UNANSWERED`` where nobody answers for long, or the socket is refused."""
+    """Connect to another process as the client did; raises one of ``_UNANSWERED`` if that fails."""
     given = dict(scope["headers"])
     origin = given.get(b"origin")
     async with patience.wait():
         far = await unix_connect(
-            there,
+            owner,
             uri=f"ws://{_host(given.get(b'host', b''))}{target}",
             origin=None if origin is None else Origin(origin.decode("latin-1")),
             subprotocols=[Subprotocol(each) for each in offered] or None,
@@ -311,7 +326,7 @@ async def _connected(
 
 
 async def _pump(websocket: WebSocket, far: ClientConnection) -> None:
-    """Carry frames both ways until one side has ended; the other is told in the same words."""
+    """Carry frames both ways until one side has ended; close the other one with the same code and reason."""
     inwards = asyncio.create_task(_inwards(websocket, far))
     outwards = asyncio.create_task(_outwards(far, websocket))
     try:
@@ -325,8 +340,10 @@ async def _pump(websocket: WebSocket, far: ClientConnection) -> None:
 
 
 async def _inwards(websocket: WebSocket, far: ClientConnection) -> None:
-    """Ends when the client has gone. What comes after the other end is dropped: the rest of what that
-    has said, which may wait still, is not.
+    """Carry frames to the other process until the client has gone.
+
+    Frames that come after the other process has closed are dropped, but its last messages still reach the
+    client: so this does not end with it.
     """
     while (frame := await websocket.receive())["type"] != "websocket.disconnect":
         text = frame.get("text")
@@ -349,6 +366,6 @@ async def _close(websocket: WebSocket, code: int, reason: str) -> None:
 
 
 def _host(given: bytes) -> str:
-    """The name by which the client called us, where it can stand in an address."""
+    """Return the host that the client addressed, if it can stand in an address."""
     host = given.decode("latin-1")
     return host if is_host_header(host) else "localhost"

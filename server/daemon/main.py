@@ -1,4 +1,32 @@
-"""``whisper-stream serve``: flags in, a running daemon, an exit code out."""
+"""``whisper-stream serve``: flags in, a running daemon, an exit code out.
+
+THREADS AND PROCESSES, and what belongs to each::
+
+    one process (default)
+      event loop        sockets, streams, sessions, limits, counts: everything but the model
+      decode-engine-N   one thread for each backend: the model
+      decode-results    one thread: results of finished jobs, while the next ones are decoded
+      journal           one thread: writes to SQLite
+      container         one thread for each stream of compressed audio: the decoder of its container
+      worker threads    replay of a stream from the journal, before the loop sees it
+      stdin             one thread with --exit-with-stdin: waits for its end
+
+    --engines N: N engine processes, each with the threads of its own engine
+      event loop        the channel to the parent, which sends jobs
+      decode threads    as above; they send results themselves, as sending never waits
+
+    --ingress N: N ingress processes with an event loop and a journal thread each; the parent has
+      event loop        the channels; starts processes again; no client
+      decode threads    as above, unless there are engine processes too
+
+* An object belongs to the event loop of its process, unless its docstring names a thread.
+* Called from other threads: ``Engine.submit`` (guarded by a condition), ``Channel.send`` (by a lock),
+  ``Journal``'s queue, ``DaemonServer.request_exit`` (sets a flag).
+* A ``concurrent.futures.Future`` carries a result from a thread to the loop, which takes it with ``wrap_future``
+  or ``call_soon_threadsafe``.
+* Shared memory: audio slots have one writer and one reader; each process writes its own row of the counters, and
+  what several write is guarded by a lock on the file.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +76,11 @@ def main(
     ingress_command: Sequence[str] = INGRESS_COMMAND,
     engine_command: Sequence[str] = ENGINE_COMMAND,
 ) -> int:
-    """Run the daemon until it is told to stop; return the process's exit code.
+    """Run the daemon until a signal stops it; return the process's exit code.
 
     Args:
         argv: the flags, without the program's name.
-        open_engine: what brings the model; None loads the one that the flags name.
+        open_engine: loads the model; None: as the flags say.
         ingress_command: starts an ingress process, where there are any.
         engine_command: starts an engine process, where there are any.
     """
@@ -85,7 +113,7 @@ def main(
 
 def _open_engine(config: ServerConfig, command: Sequence[str]) -> Engine:
     if config.engines:
-        # as where there is one: the daemon is started again, and a journal brings its streams back
+        # as with a single engine: the daemon is started again, and a journal restores its streams
         return EnginePool(config, lambda: os._exit(os.EX_SOFTWARE), command)
     return load_engine(config)
 
@@ -105,7 +133,7 @@ def _bind(config: ServerConfig) -> list[socket.socket]:
 
 
 def _certificate(config: ServerConfig, cleanup: ExitStack) -> _Certificate | None:
-    """Return the paths of certificate and key, which are found to be good; raises ConfigError."""
+    """Return the paths of certificate and key, which were checked; None: no TLS. Raises ConfigError."""
     paths: _Certificate
     if config.self_signed:
         paths = make_certificate(config.host, cleanup)
@@ -156,9 +184,9 @@ async def _supervise(
     certificate: _Certificate | None,
     command: Sequence[str],
 ) -> None:
-    """The same with ingress processes: this one keeps the engine, and serves no client itself."""
+    """Run ingress processes: this process keeps the engine, and serves no client itself."""
     usage = _start_pool(engine)
-    # Told here, once, and not by every process.
+    # Checked here, once, and not by every process.
     authenticator = Authenticator(
         read_keys(config.api_keys, os.environ.get(KEYS_VARIABLE)), (), local=True
     )

@@ -1,7 +1,4 @@
-"""Where the daemon's log lines go, and which.
-
-Memory that stays: what was loaded at the start is not looked through again and again.
-"""
+"""Settings of a whole process: its log, and its garbage collector."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ def configure_logging(level: str) -> None:
 
 
 def freeze_gc() -> None:
-    """Take everything there is for lasting.
+    """Exempt every object that exists now from garbage collection: call it once all is loaded.
 
     A full collection walks through all objects, those of the libraries among them (half a million with
     PyTorch), and stops every stream for as long: a tenth of a second, now and then.

@@ -1,4 +1,4 @@
-"""Certificates: given as files, or made and kept for a local network."""
+"""Certificates: read from files, or made and kept for a local network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,15 @@ _ELSEWHERE = ("192.0.2.1", 9)  # for documentation (RFC 5737); nothing is sent t
 
 
 def server_context(certificate: str, key: str | None) -> ssl.SSLContext:
-    """Return a TLS context (1.2 or later); raises ConfigError if the files cannot be used."""
+    """Return a TLS context, for version 1.2 or later.
+
+    Args:
+        certificate: path of the chain, PEM.
+        key: path of the private key; None: it is in the same file.
+
+    Raises:
+        ConfigError: the files cannot be used.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     load_certificate(context, certificate, key)
@@ -56,7 +64,7 @@ def _no_pair(certificate: str, key: str | None) -> str:
 
 
 def fingerprint(certificate: str) -> str:
-    """SHA-256 of the first certificate in the file, as openssl and browsers show it."""
+    """Return the SHA-256 of the first certificate in the file, as openssl and browsers show it."""
     first = Path(certificate).read_text(encoding="ascii").partition("-----END")[0]
     der = ssl.PEM_cert_to_DER_cert(first + "-----END CERTIFICATE-----\n")
     return hashlib.sha256(der).digest().hex(":").upper()
@@ -65,10 +73,14 @@ def fingerprint(certificate: str) -> str:
 def make_certificate(host: str, cleanup: ExitStack) -> tuple[str, str]:
     """Return the paths of a self-signed certificate and its key.
 
-    It is kept in the user's cache, so that clients who were told to trust it still do after a restart;
-    where nothing can be kept it is made anew, and ``cleanup`` removes it.
+    They are kept in the user's cache, so that clients that trust it still do after a restart.
 
-    Raises ConfigError where there is no ``openssl``.
+    Args:
+        host: that the daemon listens on; becomes one of the certificate's names.
+        cleanup: removes the files at the end, where nothing can be kept.
+
+    Raises:
+        ConfigError: there is no ``openssl``, or it fails.
     """
     program = shutil.which("openssl")
     if program is None:
@@ -88,7 +100,7 @@ def make_certificate(host: str, cleanup: ExitStack) -> tuple[str, str]:
 
 
 def _is_good(program: str, folder: Path) -> bool:
-    """Whether a pair is there that is ours alone, fits, and does not end soon."""
+    """Return whether ``folder`` has a pair that belongs to this user alone, fits, and does not expire soon."""
     certificate, key = folder / "cert.pem", folder / "key.pem"
     if not (certificate.is_file() and key.is_file()):
         return False
@@ -125,7 +137,7 @@ def _make(program: str, names: str, folder: Path) -> None:
 
 
 def _names(host: str) -> str:
-    """What this machine may be called, as ``subjectAltName``: itself, its name, its address, ``host``."""
+    """Return the names and addresses of this machine, and ``host``, as ``subjectAltName``."""
     hosts = ["localhost", "127.0.0.1", "::1", socket.gethostname(), _lan_address(), host]
     entries: dict[str, None] = {}
     for each in hosts:
@@ -138,7 +150,7 @@ def _names(host: str) -> str:
 
 
 def _lan_address() -> str:
-    """The address from which this machine reaches others; empty where there is no network."""
+    """Return the address from which this machine reaches others; empty where there is no network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect(_ELSEWHERE)  # of a datagram socket: looks up a route, and sends nothing

@@ -1,6 +1,6 @@
-"""``/debug``: the timeline of streams as they run, for whoever may see all transcripts.
+"""``/debug``: the timeline of streams as they run, for clients that may see all transcripts.
 
-On the loopback without keys that is everybody on this machine; with keys, the one named ``debug``.
+Without keys and on the loopback these are all on this machine; with keys, those with the key named ``debug``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _POLICY = (
 
 
 def check_debug(config: ServerConfig, authenticator: Authenticator) -> None:
-    """Raises ConfigError where ``--debug`` would show transcripts to a network."""
+    """Raise ConfigError if ``--debug`` would show transcripts to a network."""
     if config.debug and not (is_loopback(config.host) or authenticator.needs_key):
         raise ConfigError(
             "--debug shows transcripts: listen on 127.0.0.1, or give a key named "
@@ -42,7 +42,7 @@ def check_debug(config: ServerConfig, authenticator: Authenticator) -> None:
 def debug_routes(
     debug: Debug | None, config: ServerConfig, authenticator: Authenticator
 ) -> list[BaseRoute]:
-    """Return the routes of the page and of what it asks for: none where it is off."""
+    """Return the routes of the page and of its data; none if ``--debug`` is off."""
     if debug is None:
         return []
 
@@ -80,7 +80,7 @@ def debug_routes(
 
 
 def _file(path: Path) -> Callable[[Request], Response]:
-    """Return a handler for one file, which is read once. Files hold no secret: no key is asked for."""
+    """Return a handler for one file, which is read once. Files hold no secret, so they need no key."""
     body = path.read_bytes()
     headers = {**HEADERS, "Content-Security-Policy": _POLICY}
 

@@ -1,6 +1,6 @@
 """The captions page and the JavaScript client, served from the package's own files.
 
-Nothing on the page comes from anywhere else, and the headers see to it that nothing could.
+The page loads nothing from anywhere else, and its headers forbid that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HEADERS = {
 
 
 def page_routes(model: str, languages: Sequence[str]) -> list[BaseRoute]:
-    """Return the routes of the page: its files by name, ``/``, and the facts it shows.
+    """Return the routes of the page: ``/``, its files by name, and ``/page.json`` with the facts that it shows.
 
     Args:
         model: the model's name.

@@ -24,7 +24,7 @@ _UNKNOWN = "no session of this name and token; it may have been deleted or have 
 
 
 class SessionRoutes:
-    """The token comes as ``Authorization: Bearer TOKEN``, or as the query's ``token``."""
+    """Handlers that answer requests with the session's token: ``Authorization: Bearer TOKEN``, or ``?token=``."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams

@@ -1,4 +1,4 @@
-"""One speaks, many read: a stream's text over a read-only websocket, as server-sent events or live WebVTT."""
+"""Readers of a stream: its text over a read-only websocket, as server-sent events, or as live WebVTT."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _UNKNOWN = "no open stream of this name and key\n"
 
 
 class Subscriptions:
-    """The key of the query is the one in ``ready.watch``, or the session's own token."""
+    """Handlers for readers. The key of the query is the one in ``ready.watch``, or the session's own token."""
 
     def __init__(self, streams: Streams, handshake: Handshake) -> None:
         self._streams = streams
         self._handshake = handshake
 
     async def serve_websocket(self, websocket: WebSocket) -> None:
-        """Send the snapshot, then what the stream says; take nothing."""
+        """Send the snapshot, then every message of the stream; ignore what the reader sends."""
         if not self._handshake.authenticator.welcomes(
             websocket.headers.get("origin"), websocket.headers.get("host", "")
         ):
@@ -50,7 +50,7 @@ class Subscriptions:
         chosen = next((name for name in offered if name in SUBPROTOCOLS), None)
         await websocket.accept(subprotocol=chosen)
         queue = stream.join()
-        listening = asyncio.create_task(_until_gone(websocket))
+        listening = asyncio.create_task(_wait_for_disconnect(websocket))
         sending = asyncio.create_task(_send(websocket, stream, queue, codec_for(chosen)))
         try:
             await asyncio.wait({listening, sending}, return_when=asyncio.FIRST_COMPLETED)
@@ -61,7 +61,7 @@ class Subscriptions:
             stream.outbox.leave(queue)
 
     async def serve_events(self, request: Request) -> Response:
-        """``?format=vtt``: closed segments as WebVTT cues; else every message as an event."""
+        """Answer with every message as a server-sent event; with ``?format=vtt``, closed segments as WebVTT cues."""
         stream = self._find(request.path_params["id"], request.query_params.get("key", ""))
         if not isinstance(stream, StreamRunner):
             return stream
@@ -86,8 +86,8 @@ class Subscriptions:
         return stream
 
 
-async def _until_gone(websocket: WebSocket) -> None:
-    """Read and ignore, so that the reader's leaving is noticed."""
+async def _wait_for_disconnect(websocket: WebSocket) -> None:
+    """Read and ignore frames until the reader has left."""
     while (await websocket.receive())["type"] != "websocket.disconnect":
         pass
 
@@ -134,6 +134,6 @@ def _closing(queue: SendQueue) -> tuple[CloseCode, str]:
 
 
 def _body(segments: tuple[Segment, ...]) -> str:
-    """Cues without the file's head, an empty line after each."""
+    """Return the cues without the head of a file, each followed by an empty line."""
     cues = render(segments, "vtt").removeprefix("WEBVTT").strip("\n")
     return cues + "\n\n" if cues else ""

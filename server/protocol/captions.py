@@ -28,7 +28,7 @@ CUE_MS = 6_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cue:
-    """What is shown at once, from ``start_ms`` to before ``end_ms``."""
+    """Lines that are shown together, from ``start_ms`` to before ``end_ms``."""
 
     start_ms: int
     end_ms: int
@@ -47,7 +47,8 @@ class _Piece:
 def render(segments: Sequence[Segment], format: CaptionFormat) -> str:
     """Return the transcript as one text, ending in a newline unless it is empty.
 
-    Raises WhisperStreamError for an unknown format.
+    Raises:
+        WhisperStreamError: the format is unknown.
     """
     if format == "srt":
         return _srt(segments)
@@ -166,7 +167,7 @@ def _time(milliseconds: int, point: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """WebVTT reads ``&`` and ``<`` as markup; ``-->`` would end the cue's text."""
+    """Return ``text`` for WebVTT, which reads ``&`` and ``<`` as markup; ``-->`` would end the cue's text."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

@@ -1,4 +1,4 @@
-"""Messages to websocket frames and back, in JSON and in msgpack. No I/O.
+"""Codecs between messages and websocket frames: JSON and msgpack. No I/O.
 
 A frame is ``str`` (text) or ``bytes`` (binary). With JSON, messages are text frames and audio is
 a raw binary frame; with msgpack, every message is a map in a binary frame, audio too.
@@ -32,7 +32,7 @@ Frame = str | bytes
 MAX_TEXT_CHARS = 65_536  # of a client's text frame; its messages are small
 _BINARY = "audio goes in raw binary frames"
 
-# What a field accepts, for the error message: msgspec says what is wrong, this says what is right.
+# Values that a field accepts, for error messages: msgspec says what is wrong, this says what is right.
 _ACCEPTED = {
     "encoding": f"one of {', '.join(ENCODINGS)}",
     "sample_rate": "a whole number from 8000 to 48000",
@@ -73,11 +73,13 @@ class JsonCodec:
     subprotocol = JSON_SUBPROTOCOL
 
     def encode(self, message: ClientMessage | ServerMessage) -> Frame:
+        """Return the frame that carries ``message``."""
         if isinstance(message, Audio):
             return message.data
         return msgspec.json.encode(message).decode()
 
     def decode_client(self, frame: Frame) -> ClientMessage:
+        """Return the client message in ``frame``; raises ProtocolError for anything else."""
         if isinstance(frame, bytes):
             return Audio(data=frame)
         if len(frame) > MAX_TEXT_CHARS:
@@ -94,6 +96,7 @@ class JsonCodec:
         return message
 
     def decode_server(self, frame: Frame) -> ServerMessage:
+        """Return the server message in ``frame``; raises ProtocolError for anything else."""
         if isinstance(frame, bytes):
             raise UnreadableFrame("a binary frame from the server, which sends text with JSON")
         message: ServerMessage = _convert(_json_object(frame), ServerMessage)
@@ -110,11 +113,13 @@ class MsgpackCodec:
     subprotocol = MSGPACK_SUBPROTOCOL
 
     def encode(self, message: ClientMessage | ServerMessage) -> Frame:
+        """Return the frame that carries ``message``."""
         return _packer.encode(message)
 
     def decode_client(self, frame: Frame) -> ClientMessage:
+        """Return the client message in ``frame``; raises ProtocolError for anything else."""
         if isinstance(frame, bytes):
-            # Nearly all are well; what is wrong with one that is not, the slow way finds out.
+            # Nearly all are valid; the slow way finds out the fault of one that is not.
             with contextlib.suppress(msgspec.MsgspecError, RecursionError):
                 return _unpack_client.decode(frame)
         value = _msgpack_map(frame)
@@ -124,6 +129,7 @@ class MsgpackCodec:
         return message
 
     def decode_server(self, frame: Frame) -> ServerMessage:
+        """Return the server message in ``frame``; raises ProtocolError for anything else."""
         message: ServerMessage = _convert(_msgpack_map(frame), ServerMessage)
         return message
 

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and the daemon. Standard library only.
+"""Errors between a client and the daemon, and the codes that name them on the wire. Standard library only.
 
 ::
 
@@ -6,7 +6,7 @@
     └── ServerError               the daemon's own: server/errors.py has the others
         └── ProtocolError         the peer broke the protocol; becomes an ``error`` message
             ├── UnreadableFrame   not a message at all
-            ├── UnknownMessage    a message of a type that nobody knows
+            ├── UnknownMessage    a message of an unknown type
             └── InvalidField      a known message with a field that cannot be used
 """
 

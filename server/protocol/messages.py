@@ -1,12 +1,10 @@
-"""What a client may say in the native protocol, and how long it may be. See ``wire``.
+"""Messages of the native protocol, version 1, and their size limits. No I/O: clients and server import this.
 
-What the server says in the native protocol. See ``wire``.
+A message is a map with a ``type``. Server messages carry ``seq``, which grows through a session. Times are
+seconds from the first sample of the stream, rounded to the millisecond. Word texts keep their leading space,
+so joining them gives the transcript in every language.
 
-The native protocol's messages (version 1). No torch, no I/O; clients and server import this.
-
-A message is a map with a ``type``. Server messages carry ``seq``, which grows through a session.
-Times are seconds from the first sample of the stream, rounded to the millisecond. Word texts keep
-their leading space, so joining them gives the transcript in every language.
+The docstrings of the messages are the descriptions in ``docs/protocol.schema.json``.
 """
 
 from __future__ import annotations
@@ -156,7 +154,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 class Ready(_Server, frozen=True, kw_only=True, tag="ready"):
     """The stream is open; the fields say what was agreed. ``session`` identifies it in logs.
 
-    Whoever knows ``token`` may fetch the transcript, and resume the stream within
+    With ``token`` a client may fetch the transcript, and resume the stream within
     ``resume_seconds`` of a lost connection (0: it cannot be resumed).
     """
 
@@ -173,7 +171,7 @@ class Ready(_Server, frozen=True, kw_only=True, tag="ready"):
 
 
 class Resumed(_Server, frozen=True, kw_only=True, tag="resumed"):
-    """The stream goes on. What the server holds: as in ``ack``. The client sends what follows."""
+    """The stream goes on. The account is that of ``ack``; the client sends what follows it."""
 
     session: str
     samples: int
@@ -285,7 +283,7 @@ class Error(_Server, frozen=True, kw_only=True, tag="error"):
 
 
 class Ack(_Server, frozen=True, kw_only=True, tag="ack"):
-    """What the server holds, whatever happens to the connection.
+    """The account of what the server has received, and will not lose if the connection is lost.
 
     ``samples`` counts per channel at the client's own rate, ``bytes`` the audio itself, ``controls``
     the ``flush``, ``config`` and ``eos`` messages.

@@ -1,6 +1,6 @@
 """The JSON Schema of the native protocol, made from its message types.
 
-``python -m whisper_stream.server.schema > docs/protocol.schema.json``
+``python -m whisper_stream.server.protocol.schema > docs/protocol.schema.json``
 """
 
 from __future__ import annotations

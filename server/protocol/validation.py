@@ -1,4 +1,4 @@
-"""Validation of ``start``: whether the model can do what a client asks of it."""
+"""Validation of ``start``: can the model do what a client asks for?"""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ __all__ = ["validate_start"]
 
 
 def validate_start(start: Start, languages: tuple[str, ...]) -> Start:
-    """Return ``start`` if the model can do what it asks; raises InvalidField.
+    """Return ``start`` if the model can do what it asks for.
 
     Args:
+        start: a client's first message.
         languages: codes that the model knows; empty for one that knows English only.
+
+    Raises:
+        InvalidField: names the field that the model cannot do, and what it takes.
     """
     if start.language is not None and start.languages and start.language not in start.languages:
         raise InvalidField(
@@ -43,7 +47,7 @@ def validate_start(start: Start, languages: tuple[str, ...]) -> Start:
     for code in start.languages:
         if code not in LANGUAGES:
             raise InvalidField(
-                "languages", f"languages has {code[:32]!r}, which is no language code of Whisper"
+                "languages", f"languages has {code[:32]!r}, which is not a language code of Whisper"
             )
     if start.languages and "en" not in start.languages:
         raise InvalidField(

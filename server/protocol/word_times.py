@@ -1,7 +1,7 @@
-"""When words were first shown and committed, and where speech was, put together as messages come. No I/O.
+"""Times at which words were first shown and committed, gathered from the messages of a stream. No I/O.
 
-Moments are seconds of audio received until then, so they compare with the times of words, whatever
-the speed.
+A moment is the number of seconds of audio received until then. It compares with the times of words, however
+fast the audio is played.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ _MOST_SHOWN = 4_000  # words of partials remembered for the commits to come
 
 
 class TimedWord(msgspec.Struct, frozen=True, kw_only=True):
-    """A word. ``committed`` is None while it may still change."""
+    """A word, and the moments at which it was first shown and committed.
+
+    Attributes:
+        start, end: seconds of the stream.
+        shown: moment at which it appeared first.
+        committed: moment of its commit; None while it may still change.
+    """
 
     text: str
     start: float
@@ -48,31 +54,31 @@ class _Shown:
 
 
 class WordTimes:
-    """Told of what is shown and committed, in order."""
+    """Matches committed words with the partials that showed them first."""
 
     def __init__(self) -> None:
         self._shown: deque[_Shown] = deque(maxlen=_MOST_SHOWN)
-        self._tail: tuple[Word, ...] = ()
+        self._partial: tuple[Word, ...] = ()
 
-    def shown(self, words: Sequence[Word], at: float) -> None:
-        """These words are the tail now."""
-        before = set(self._tail)
+    def show(self, words: Sequence[Word], at: float) -> None:
+        """Note the words of a partial at the moment ``at``: they replace those of the one before."""
+        before = set(self._partial)
         self._shown.extend(_Shown(word, at) for word in words if word not in before)
-        self._tail = tuple(words)
+        self._partial = tuple(words)
 
-    def committed(self, words: Sequence[Word], at: float) -> list[TimedWord]:
-        """Return the words with their times; words of partials that ended long before are forgotten."""
-        timed = [self._timed(word, at, committed=round(at, 3)) for word in words]
+    def commit(self, words: Sequence[Word], at: float) -> list[TimedWord]:
+        """Return committed words with their times; words of partials that ended long before are forgotten."""
+        timed = [self._time(word, at, committed=round(at, 3)) for word in words]
         while words and self._shown and self._shown[0].word.end < words[-1].end - 1:
             self._shown.popleft()
-        self._tail = ()
+        self._partial = ()
         return timed
 
-    def tail(self, now: float) -> list[TimedWord]:
-        """The words that may still change."""
-        return [self._timed(word, now, committed=None) for word in self._tail]
+    def unstable(self, now: float) -> list[TimedWord]:
+        """Return the words that may still change."""
+        return [self._time(word, now, committed=None) for word in self._partial]
 
-    def _timed(self, word: Word, at: float, committed: float | None) -> TimedWord:
+    def _time(self, word: Word, at: float, committed: float | None) -> TimedWord:
         first = next((old.at for old in self._shown if _same(old.word, word)), at)
         return TimedWord(
             text=word.text,
@@ -85,14 +91,15 @@ class WordTimes:
 
 
 class StreamTimes:
-    """What the messages of one stream tell of it, in order.
+    """Words, speech and language of one stream, gathered from its messages.
 
     Args:
-        most_words, most_speech: how many words and stretches of speech are kept; None: all.
+        most_words: committed words that are kept; None: all.
+        most_speech: stretches of speech that are kept; None: all.
 
     Attributes:
         language: empty while it is not known.
-        words: the committed ones.
+        words: committed, with their times.
     """
 
     def __init__(self, most_words: int | None = None, most_speech: int | None = None) -> None:
@@ -101,8 +108,8 @@ class StreamTimes:
         self._times = WordTimes()
         self._speech: deque[list[float]] = deque(maxlen=most_speech)  # start and end
 
-    def told(self, message: ServerMessage, at: float) -> None:
-        """A message came when so many seconds of audio had been received."""
+    def on_message(self, message: ServerMessage, at: float) -> None:
+        """Take a message that came when ``at`` seconds of audio had been received."""
         match message:
             case Ready():
                 self.language = message.language or ""
@@ -113,21 +120,21 @@ class StreamTimes:
             case SpeechStopped() if self._speech:
                 self._speech[-1][1] = message.time
             case Partial():
-                self._times.shown(message.words, at)
+                self._times.show(message.words, at)
             case Commit():
-                self.words.extend(self._times.committed(message.words, at))
+                self.words.extend(self._times.commit(message.words, at))
 
     def speech(self, now: float) -> list[tuple[float, float]]:
-        """Start and end of each stretch; one that goes on ends ``now``."""
+        """Return start and end of each stretch of speech, in seconds; one that goes on ends ``now``."""
         return [(start, end if end > start else now) for start, end in self._speech]
 
-    def tail(self, now: float) -> list[TimedWord]:
-        """The words that may still change."""
-        return self._times.tail(now)
+    def unstable(self, now: float) -> list[TimedWord]:
+        """Return the words that may still change."""
+        return self._times.unstable(now)
 
 
 def delays(words: Sequence[TimedWord]) -> dict[str, str]:
-    """How long after their ends words were shown and committed: the median, and 95 % of them."""
+    """Return median and 95th percentile of the time from words' ends until they were shown, and committed."""
     final = [(word, word.committed) for word in words if word.committed is not None]
     if not final:
         return {}

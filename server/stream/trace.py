@@ -68,7 +68,7 @@ class Trace:
     def on_message(self, message: wire.ServerMessage, seconds_in: float) -> None:
         """Take what the stream said when ``seconds_in`` of audio had been received."""
         self._touch(seconds_in)
-        self._times.told(message, seconds_in)
+        self._times.on_message(message, seconds_in)
         match message:
             case wire.Lag():
                 self._lag = message.behind
@@ -83,7 +83,7 @@ class Trace:
         until = self._heard / SAMPLE_RATE
         first = until - len(self._peaks) / PEAKS_PER_SECOND
         words = [word for word in self._times.words if word.end >= first]
-        tail = self._times.tail(now)
+        tail = self._times.unstable(now)
         spans = self._times.speech(now)
         return {
             "id": self.id,

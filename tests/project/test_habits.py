@@ -23,10 +23,8 @@ ALLOWED = {
     "model/weights/test_registry.py: whisper._ALIGNMENT_HEADS": "openai-whisper's tables are private",
     "model/weights/test_registry.py: whisper._MODELS": "openai-whisper's tables are private",
     "project/test_site.py: ssl._create_unverified_context": "the certificate is made for the test",
-    "server/cluster/test_ingress_ends.py: time.sleep": "tries until a process is started again",
-    "server/cluster/test_ipc.py: asyncio.sleep": "polls a thread, for 10 s at most",
-    "server/http/test_refusals.py: seldom._logged": "that memory is bounded shows nowhere else",
-    "server/protocol/test_error_texts.py: whisper_stream.clients.sdk.embed._explain": "its causes cannot be staged",
+    "server/cluster/test_supervisor.py: time.sleep": "tries until a process is started again",
+    "server/test_errors.py: whisper_stream.clients.sdk.embed._explain": "its causes cannot be staged",
 }
 
 
