@@ -8,8 +8,7 @@
         ├── WeightsError            a weights file is missing, damaged, or not a Whisper model
         ├── DownloadError           a checkpoint could not be fetched or stored
         ├── AudioError              audio could not be read
-        ├── DecodingOptionsError    decoding options that make no sense; names the field
-        └── UsageError              a command's flag or its value; exit code 2
+        └── DecodingOptionsError    decoding options that make no sense; names the field
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ __all__ = [
     "DownloadError",
     "ModelError",
     "UnknownModelError",
-    "UsageError",
     "WeightsError",
 ]
 
@@ -49,9 +47,3 @@ class AudioError(ModelError):
 
 class DecodingOptionsError(ModelError):
     """Raised when a decoding option, or a combination of them, makes no sense."""
-
-
-class UsageError(ModelError):
-    """Raised when a command was given a flag, or a value for it, that it cannot use."""
-
-    exit_code = 2  # of the command

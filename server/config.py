@@ -20,7 +20,6 @@ from typing import (
     Any,
     Literal,
     NamedTuple,
-    NoReturn,
     get_args,
     get_origin,
     get_type_hints,
@@ -30,7 +29,7 @@ from urllib.parse import urlsplit
 from ..model.cpu.runtime import MOST_THREADS
 from ..streamer.config import DetectorName, PolicyName, StreamConfig
 from .errors import ConfigError
-from .protocol.errors import SERVE_HELP
+from .flags import FlagParser
 from .protocol.messages import DEFAULT_PORT, MAX_PROMPT_CHARS, Start
 
 __all__ = [
@@ -284,12 +283,6 @@ class Settings(NamedTuple):
     print_only: bool
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of printing usage and leaving: one clear line is enough."""
-        raise ConfigError(f"{message.rstrip('.')}; {SERVE_HELP}")
-
-
 def read_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Return the options that flags, environment and the file of ``--config`` ask for.
 
@@ -324,7 +317,8 @@ def to_toml(config: ServerConfig) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = FlagParser(
+        failure=ConfigError,
         prog="whisper-stream serve",
         description="Serve live transcription over websockets.",
         epilog=f"Each option can also be an environment variable, such as {PREFIX}MAX_STREAMS, or a "

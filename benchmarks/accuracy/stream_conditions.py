@@ -24,8 +24,8 @@ from typing import Any
 import jiwer
 import numpy as np
 from numpy.typing import NDArray
-from whisper_stream.clients.tools.bench_clips import BenchClip, TimedWord, read_clips
 from whisper_stream.clients.tools.bench_metrics import spelling
+from whisper_stream.clients.tools.clips import Clip, SpokenWord, read_clips
 from whisper_stream.model import load_audio, load_model, transcribe
 from whisper_stream.model.cpu.runtime import use_passive_omp_wait
 from whisper_stream.streamer.audio.vad import FRAME_SAMPLES, WebRtcDetector, make_detector
@@ -61,9 +61,9 @@ class Streams:
             session, [audio], decode, cost=lambda job, result: time.perf_counter() - begun
         )
 
-    def words(self, audio: Audio) -> list[TimedWord]:
+    def words(self, audio: Audio) -> list[SpokenWord]:
         return [
-            TimedWord(
+            SpokenWord(
                 text=word.text,
                 start=word.start_sample / SAMPLE_RATE,
                 end=word.end_sample / SAMPLE_RATE,
@@ -75,14 +75,14 @@ class Streams:
 
 
 def pairs(
-    one: Sequence[TimedWord], other: Sequence[TimedWord]
-) -> list[tuple[TimedWord, TimedWord]]:
+    one: Sequence[SpokenWord], other: Sequence[SpokenWord]
+) -> list[tuple[SpokenWord, SpokenWord]]:
     """The same words of both, by the alignment with the fewest edits."""
     one, other = ([word for word in words if spelling(word.text)] for words in (one, other))
     if not one or not other:
         return []
     texts = (" ".join(spelling(word.text) for word in words) for words in (one, other))
-    found: list[tuple[TimedWord, TimedWord]] = []
+    found: list[tuple[SpokenWord, SpokenWord]] = []
     for chunk in jiwer.process_words(*texts).alignments[0]:
         if chunk.type == "equal":
             found += zip(
@@ -93,7 +93,7 @@ def pairs(
     return found
 
 
-def drift(streams: Streams, clips: Sequence[BenchClip]) -> dict[str, Any]:
+def drift(streams: Streams, clips: Sequence[Clip]) -> dict[str, Any]:
     recordings = [load_audio(clip.path) for clip in clips]
     alone = [streams.words(audio) for audio in recordings]
     random = np.random.default_rng(0)
@@ -112,7 +112,7 @@ def drift(streams: Streams, clips: Sequence[BenchClip]) -> dict[str, Any]:
         zip(starts, [*starts[1:], at / SAMPLE_RATE], strict=True)
     ):
         own = [
-            TimedWord(text=word.text, start=word.start - start, end=word.end - start)
+            SpokenWord(text=word.text, start=word.start - start, end=word.end - start)
             for word in words
             if start <= (word.start + word.end) / 2 < following
         ]
@@ -133,7 +133,7 @@ def drift(streams: Streams, clips: Sequence[BenchClip]) -> dict[str, Any]:
     }
 
 
-def times(streams: Streams, clips: Sequence[BenchClip], model: str) -> dict[str, Any]:
+def times(streams: Streams, clips: Sequence[Clip], model: str) -> dict[str, Any]:
     reference = load_model(model, device="cpu", compute_type="float32")
     errors: dict[str, list[float]] = {"streamed": [], "whole file": []}
     for clip in clips:
@@ -142,7 +142,7 @@ def times(streams: Streams, clips: Sequence[BenchClip], model: str) -> dict[str,
         audio = load_audio(clip.path)
         found = transcribe(reference, audio, language="en", word_timestamps=True, temperature=0.0)
         whole = [
-            TimedWord(text=word["word"], start=word["start"], end=word["end"])
+            SpokenWord(text=word["word"], start=word["start"], end=word["end"])
             for segment in found["segments"]
             for word in segment["words"]
         ]
@@ -159,7 +159,7 @@ def times(streams: Streams, clips: Sequence[BenchClip], model: str) -> dict[str,
     }
 
 
-def breathless(streams: Streams, clip: BenchClip) -> dict[str, Any]:
+def breathless(streams: Streams, clip: Clip) -> dict[str, Any]:
     audio = without_pauses(load_audio(clip.path))
     audio = np.tile(audio, -(-_BREATHLESS_SECONDS * SAMPLE_RATE // len(audio)))
     audio = audio[: _BREATHLESS_SECONDS * SAMPLE_RATE]

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from whisper_stream.clients.tools import bench as bench_command
-from whisper_stream.clients.tools.bench_clips import read_clips
-from whisper_stream.clients.tools.bench_scoring import Scorer
+from whisper_stream.clients.tools.clips import read_clips
+from whisper_stream.clients.tools.scoring import Scorer
 
 DATA = Path(__file__).parents[2] / "tests" / "data"
 
@@ -52,11 +52,9 @@ def measure_live(args: argparse.Namespace) -> int:
         for clip in read_clips([args.folder], kinds=args.kind or ["speech"], only=args.only):
             if clip.language != "en" or not clip.references:
                 continue
-            text = live_text(url, clip.path)
+            text = live_text(url, Path(clip.path))
             count = scorer.count(clip.references, text)
-            print(
-                f"{clip.path.name:<36} {count.length:>6} words {count.rate or 0:>7.1%}", flush=True
-            )
+            print(f"{clip.name:<36} {count.length:>6} words {count.rate or 0:>7.1%}", flush=True)
             if args.texts and count.errors:
                 print(f"    {text}")
             counts.append(count)

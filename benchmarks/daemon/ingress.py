@@ -34,12 +34,12 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-from whisper_stream.clients.tools.load_clips import LoadClip, choose_language, read_clips
+from whisper_stream.clients.tools.clips import Clip, choose_language, read_clips, read_durations
 from whisper_stream.clients.tools.load_plan import make_plans
-from whisper_stream.clients.tools.load_report import figures_of, percentile
 from whisper_stream.clients.tools.load_run import run_load
-from whisper_stream.clients.tools.load_scoring import Errors
 from whisper_stream.clients.tools.load_worker import open_line
+from whisper_stream.clients.tools.report import load_figures, percentile
+from whisper_stream.clients.tools.scoring import ErrorCount
 from whisper_stream.model.whisper.tokenizer import get_tokenizer
 from whisper_stream.server.config import ServerConfig
 from whisper_stream.server.daemon.main import main as serve
@@ -155,7 +155,7 @@ async def measure(
     options: argparse.Namespace,
     url: str,
     streams: int,
-    score: Callable[..., Errors | None] = lambda references, text, language: None,
+    score: Callable[..., ErrorCount | None] = lambda references, text, language: None,
 ) -> dict[str, Any]:
     clips = [_quiet(options)] if options.idle else _speech()
     plans = make_plans(clips, streams, seconds=options.seconds, spread=options.spread, seed=0)
@@ -167,7 +167,7 @@ async def measure(
     for probe in probes:
         probe.cancel()
     await asyncio.gather(*probes, return_exceptions=True)
-    figures = figures_of(run, score)
+    figures = load_figures(run, score)
     kept = (
         "streams",
         "audio_seconds",
@@ -193,11 +193,11 @@ async def measure(
     return row
 
 
-def _speech() -> list[LoadClip]:
-    return choose_language(read_clips([ROOT / "tests" / "data"]), "en")
+def _speech() -> list[Clip]:
+    return read_durations(choose_language(read_clips([ROOT / "tests" / "data"]), "en"))
 
 
-def _quiet(options: argparse.Namespace) -> LoadClip:
+def _quiet(options: argparse.Namespace) -> Clip:
     """A room in which nobody speaks."""
     chance = np.random.default_rng(0)
     samples = chance.normal(0.0, 3.0, round(options.seconds * SAMPLE_RATE)).round().astype("<i2")
@@ -207,7 +207,7 @@ def _quiet(options: argparse.Namespace) -> LoadClip:
         file.setsampwidth(2)
         file.setframerate(SAMPLE_RATE)
         file.writeframes(samples.tobytes())
-    return LoadClip(path=str(path), seconds=options.seconds, language="en")
+    return Clip(path=str(path), seconds=options.seconds, language="en")
 
 
 def _rounded(value: float | None) -> float | None:

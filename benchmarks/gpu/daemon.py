@@ -34,7 +34,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "daemon"))
 
 from ingress import ROOT, measure
-from whisper_stream.clients.tools.load_scoring import count_errors
+from whisper_stream.clients.tools.scoring import count_letter_errors
 from whisper_stream.model.weights.locate import locate
 from whisper_stream.server.cluster import engine_process
 from whisper_stream.server.cluster.engine_pool import EnginePool
@@ -161,7 +161,7 @@ async def row_of(options: argparse.Namespace, url: str, pid: int, streams: int) 
     memory: list[tuple[float, float]] = []
     watching = asyncio.create_task(watch_memory(url, memory))
     began = time.monotonic()
-    row = await measure(options, url, streams, count_errors)
+    row = await measure(options, url, streams, count_letter_errors)
     spent = time.monotonic() - began
     watching.cancel()
     after = await asyncio.to_thread(read_histogram, url)

@@ -74,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 check_engine(f"`{PROGRAM} {arguments[0]}`")
             return _load(command.target)(arguments[1:])
         return _load(_PLAY)(arguments)
+    except SystemExit as done:  # --help and --version
+        return int(done.code or 0)
     except WhisperStreamError as error:
         return _fail(str(error), getattr(error, "exit_code", 1))
     except BrokenPipeError:

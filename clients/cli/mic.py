@@ -8,10 +8,11 @@ from pathlib import Path
 
 from rich.text import Text
 
+from ...server.flags import FlagParser
 from ..sdk.transcript import OutputFile
 from ..sources.microphone import Microphone, input_devices, portaudio
-from .args import PROGRAM, Parser, add_shared_flags, play_options
-from .play import Track, play
+from .args import add_daemon_flags, command_parser
+from .play import Track, add_stream_flags, play, play_options
 from .render import clean
 from .terminal import print_notice
 from .timeline import Timeline
@@ -29,10 +30,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ClientError: with its own exit code.
     """
-    try:
-        parsed = _parser().parse_args(argv)
-    except SystemExit as done:  # --help
-        return int(done.code or 0)
+    parsed = _parser().parse_args(argv)
     if parsed.list_devices:
         return _list_devices()
     options = play_options(parsed, device_flag=_MODEL_DEVICE)
@@ -74,14 +72,15 @@ def _meter(microphone: Microphone) -> Text:
     )
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog=f"{PROGRAM} mic",
+def _parser() -> FlagParser:
+    parser = command_parser(
+        "mic",
         description="Caption what a microphone hears, until Ctrl-C.",
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("--device", metavar="NAME", help="a microphone's number, or a part of its name")
     add("--list-devices", action="store_true", help="list the microphones; * marks the default")
-    add_shared_flags(parser, device_flag=_MODEL_DEVICE)
+    add_stream_flags(add)
+    add_daemon_flags(parser, device_flag=_MODEL_DEVICE)
     return parser

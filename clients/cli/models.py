@@ -1,11 +1,7 @@
-"""``whisper-stream models``: the published models, and where each one is on this machine.
-
-No torch here.
-"""
+"""``whisper-stream models``: the published models, and where each one is on this machine."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -14,12 +10,16 @@ from pathlib import Path
 
 from ...model.weights.locate import ModelSource, cache_dir, candidates, is_intact
 from ...model.weights.registry import ALIASES, PublishedModel, available_models, lookup
+from ...server.flags import FlagParser
+from .args import command_parser
 
 __all__ = ["main"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
+    """One model in one place; as JSON, its fields are the keys."""
+
     name: str
     aliases: tuple[str, ...]
     parameters: int
@@ -31,8 +31,12 @@ class _Row:
     intact: bool | None  # None: not asked for
 
 
-def main(argv: list[str]) -> int:
-    """Run the command; 1 if a file that was to be verified is damaged."""
+def main(argv: Sequence[str]) -> int:
+    """List the models; return 1 if a file that was to be verified is damaged.
+
+    Raises:
+        UsageError: a flag cannot be used.
+    """
     options = _parser().parse_args(argv)
     root = cache_dir(options.model_dir)
     names = [name for name in available_models() if name not in ALIASES]
@@ -45,9 +49,9 @@ def main(argv: list[str]) -> int:
     return 1 if any(row.intact is False for row in rows) else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="whisper-stream models",
+def _parser() -> FlagParser:
+    parser = command_parser(
+        "models",
         description="List the published models, their sizes, and where each was found.",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON list")
@@ -61,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _rows(model: PublishedModel, root: Path, verify: bool) -> Iterable[_Row]:
-    """One row for the place a model is taken from; with ``verify`` one for every place."""
+    """Return one row for the place a model is taken from; with ``verify`` one for every place."""
     sources = list(candidates(model, root))
     if not sources:
         return [_row(model, None, None)]

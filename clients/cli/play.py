@@ -1,8 +1,6 @@
-"""One source on its way through one stream: audio out, captions in, the transcript kept.
+"""``whisper-stream FILE…``: captions of files, of standard input, or of an address.
 
-Plays tracks one after the other: the daemon for all of them, and the signals that end them.
-
-``whisper-stream FILE…``: captions of files, of standard input, or of an address.
+Sources are played one after the other, each through a stream of its own, to one daemon.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ import argparse
 import asyncio
 import contextlib
 import difflib
-import math
 import os
 import re
 import signal
@@ -19,28 +16,42 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import Any, TypedDict
 
 from rich.text import Text
 
 from ... import __version__
+from ...server.flags import FlagParser
 from ...server.protocol import messages as wire
 from ..errors import ConnectionLost, SourceError, StreamError, UsageError
 from ..sdk.connection import RECONNECT_SECONDS, StreamConnection, connect, stream_url
 from ..sdk.embed import DaemonOptions, daemon
 from ..sdk.transcript import OutputFile, Transcript
-from ..sources.files import SAMPLE_RATE, Pacer, Source
-from .args import PROGRAM, Parser, add_shared_flags, play_options
+from ..sources.files import SAMPLE_RATE, AudioSource, Pacer, Source
+from ..sources.pipes import PcmFormat, PipeSource, UrlSource
+from .args import (
+    PROGRAM,
+    add_daemon_flags,
+    add_server_flags,
+    command_parser,
+    daemon_options,
+    server_key,
+)
+from .flag_values import iso_code, iso_codes, number_from_zero, whole_between
 from .main import COMMANDS
 from .terminal import Screen, loading, open_screen, print_notice
 from .timeline import Timeline
 
-if TYPE_CHECKING:
-    from ..sdk.transcript import OutputFile
-    from ..sources.pipes import PcmFormat
-    from .timeline import Timeline
-
-__all__ = ["DRAIN_SECONDS", "PlayOptions", "Playback", "Track", "main", "play"]
+__all__ = [
+    "DRAIN_SECONDS",
+    "PlayOptions",
+    "Playback",
+    "Track",
+    "add_stream_flags",
+    "main",
+    "play",
+    "play_options",
+]
 
 DRAIN_SECONDS = 10.0  # for the last words, after Ctrl-C
 _TICK_SECONDS = 0.2  # between updates of a meter
@@ -337,24 +348,65 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ClientError: with its own exit code.
     """
-    try:
-        parsed = _parser().parse_args(argv)
-    except SystemExit as done:  # --help and --version
-        return int(done.code or 0)
+    parsed = _parser().parse_args(argv)
     _check_combination(parsed)
     options = play_options(parsed)
     tracks = _tracks(parsed)
-    pass
-
     return play(options, tracks)
 
 
+def add_stream_flags(add: Callable[..., Any]) -> None:
+    """Add the flags of the stream, of what is shown and written, and of a daemon that runs already.
+
+    Args:
+        add: the ``add_argument`` of a parser.
+    """
+    add("--language", type=iso_code, metavar="CODE", help="such as en or de (default: detected)")
+    add(
+        "--task",
+        choices=("transcribe", "translate"),
+        default="transcribe",
+        help="translate: into English (default: transcribe)",
+    )
+    add(
+        "--languages",
+        type=iso_codes,
+        default=(),
+        metavar="CODES",
+        help="that may be detected, such as en,de (default: any)",
+    )
+    add("--prompt", default="", metavar="TEXT", help="context or vocabulary to expect")
+    add("--hotwords", default="", metavar="TEXT", help="words to expect, such as names")
+    add("--json", action="store_true", help="print every message of the server as a JSON line")
+    add("--output", metavar="FILE", help="write the transcript as .srt, .vtt, .txt or .json")
+    add("--timeline", metavar="FILE", help="write a page that shows when each word came, as .html")
+    add("--no-color", dest="color", action="store_false", help="captions without colors")
+    add_server_flags(add)
+
+
+def play_options(parsed: argparse.Namespace, *, device_flag: str = "--device") -> PlayOptions:
+    """Return the options that the flags of stream and daemon ask for.
+
+    Raises:
+        UsageError: a flag of the embedded daemon beside ``--server``, or a key without one.
+    """
+    return PlayOptions(
+        start=wire.Start(
+            language=parsed.language,
+            languages=parsed.languages,
+            task=parsed.task,
+            prompt=parsed.prompt,
+            hotwords=parsed.hotwords,
+        ),
+        server=parsed.server,
+        key=server_key(parsed),
+        daemon=daemon_options(parsed, device_flag=device_flag),
+        json=parsed.json,
+        color=parsed.color,
+    )
+
+
 def _tracks(parsed: argparse.Namespace) -> list[Track]:
-    from ..sources.pipes import PipeSource, UrlSource
-
-    pass
-    from ..sources.files import AudioSource
-
     tracks = []
     for file in parsed.files:
         pipe = file == "-"
@@ -387,8 +439,6 @@ class _Files(TypedDict):
 
 def _files(parsed: argparse.Namespace, stem: str, name: str) -> _Files:
     """The files to write for one source; ``{}`` in a name becomes ``stem``."""
-    from ..sdk.transcript import OutputFile
-    from .timeline import Timeline
 
     def path(template: str) -> Path:
         return Path(template.replace("{}", stem))
@@ -400,8 +450,6 @@ def _files(parsed: argparse.Namespace, stem: str, name: str) -> _Files:
 
 
 def _pcm_format(parsed: argparse.Namespace) -> PcmFormat | None:
-    from ..sources.pipes import PcmFormat
-
     if parsed.encoding is parsed.sample_rate is parsed.channels is None:
         return None
     return PcmFormat(
@@ -437,10 +485,10 @@ def _check_combination(parsed: argparse.Namespace) -> None:
                 raise UsageError(f"{flag} is for raw audio on standard input; name - as the file")
 
 
-def _parser() -> Parser:
+def _parser() -> FlagParser:
     listed = "\n".join(f"  {name:<20}  {command.help}" for name, command in COMMANDS.items())
-    parser = Parser(
-        prog=PROGRAM,
+    parser = command_parser(
+        "",
         usage=f"{PROGRAM} FILE... [options]\n       {PROGRAM} COMMAND [options]",
         description="Caption audio as if it were spoken now.",
         epilog=f"commands (each with its own --help):\n{listed}",
@@ -454,39 +502,28 @@ def _parser() -> Parser:
     add("--version", action="version", version=f"{PROGRAM} {__version__}")
     add(
         "--speed",
-        type=_speed,
+        type=number_from_zero,
         default=1.0,
         metavar="N",
         help="times real time; 0: as fast as the engine takes it (default: 1)",
     )
-    add_shared_flags(parser)
+    add_stream_flags(add)
+    add_daemon_flags(parser)
     raw = parser.add_argument_group(
         "options of raw audio on standard input (default: look; what is no container is s16le)"
     )
     add = raw.add_argument
     add("--encoding", choices=_ENCODINGS, help="how a sample is stored (default: s16le)")
-    add("--sample-rate", type=_rate, metavar="HZ", help="samples a second (default: 16000)")
-    add("--channels", type=_channels, metavar="N", help="interleaved channels (default: 1)")
+    add(
+        "--sample-rate",
+        type=whole_between(1_000, 768_000),
+        metavar="HZ",
+        help="samples a second (default: 16000)",
+    )
+    add(
+        "--channels",
+        type=whole_between(1, 32),
+        metavar="N",
+        help="interleaved channels (default: 1)",
+    )
     return parser
-
-
-def _speed(text: str) -> float:
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = math.nan
-    if not 0 <= speed < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
-    return speed
-
-
-def _rate(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1_000 <= int(text) <= 768_000):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of samples a second, as 16000")
-    return int(text)
-
-
-def _channels(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 32):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of channels from 1 to 32")
-    return int(text)

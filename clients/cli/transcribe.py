@@ -1,13 +1,7 @@
-"""The flags of ``whisper-stream transcribe``: those of the ``whisper`` command. No torch here.
+"""``whisper-stream transcribe``: audio files in, transcripts in a folder out.
 
-Names, defaults and meaning are those of openai-whisper 20250625; ``--compute_type`` and
-``--batch_size`` are our own.
-
-What ``whisper-stream transcribe`` was asked for, checked as far as no model is needed. No torch here.
-
-``whisper-stream transcribe``: audio files in, transcripts in a folder out.
-
-Nothing slow is loaded before the flags are known to be right.
+Names, defaults and meaning of the flags are those of the ``whisper`` command of openai-whisper 20250625;
+``--compute_type`` and ``--batch_size`` are our own. Nothing slow is loaded before the flags are known to be right.
 """
 
 from __future__ import annotations
@@ -23,25 +17,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import WhisperStreamError
 from ...model.cpu.runtime import MOST_THREADS
 from ...model.decoding.options import DecodingOptions
-from ...model.errors import DecodingOptionsError, UsageError
+from ...model.errors import DecodingOptionsError
 from ...model.transcription.subtitles import SubtitleOptions
 from ...model.weights.locate import locate
 from ...model.weights.registry import lookup
 from ...model.whisper.languages import LANGUAGES, TO_LANGUAGE_CODE
 from ...model.whisper.words import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
+from ...server.flags import FlagParser
+from ..errors import UsageError
+from .args import PROGRAM, command_parser
 from .flag_values import boolean, language, model_name, number, number_or_none, whole, whole_or_none
+from .terminal import print_message
 
 if TYPE_CHECKING:
     from ...model.transcription.writers import ResultWriter
     from ...model.whisper.network import Whisper
 
 __all__ = [
-    "PROGRAM",
     "TranscribeSettings",
     "fallback_temperatures",
     "main",
@@ -49,8 +46,6 @@ __all__ = [
     "transcribe_parser",
     "with_underscores",
 ]
-
-PROGRAM = "whisper-stream transcribe"
 
 _NEEDS_WORDS = "(requires --word_timestamps True)"
 
@@ -278,17 +273,11 @@ _GROUPS: dict[str, tuple[_Flag, ...]] = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        text = message.removeprefix("argument ").rstrip(".")
-        raise UsageError(f"{text}; see `{PROGRAM} --help`")
-
-
-def transcribe_parser() -> argparse.ArgumentParser:
-    """The parser. A mistake raises UsageError; ``--help`` raises SystemExit."""
-    parser = _Parser(
-        prog=PROGRAM,
-        usage=f"{PROGRAM} FILE [FILE ...] [options]",
+def transcribe_parser() -> FlagParser:
+    """Return the parser. A mistake raises UsageError; ``--help`` raises SystemExit."""
+    parser = command_parser(
+        "transcribe",
+        usage=f"{PROGRAM} transcribe FILE [FILE ...] [options]",
         description="Transcribe audio files, with the flags of the `whisper` command.",
         epilog="Hyphens do as well as underscores: --output-dir is --output_dir.",
     )
@@ -473,22 +462,15 @@ def main(argv: Sequence[str]) -> int:
         UsageError: a flag makes no sense, or the folder cannot be written to.
         WhisperStreamError: the model cannot be loaded.
     """
-    try:
-        settings = parse_settings(argv)
-    except SystemExit as done:  # --help
-        return int(done.code or 0)
+    settings = parse_settings(argv)
     for notice in settings.notices:
-        _say("warning", notice)
+        print_message("warning", notice)
     writer = _writer(settings)
     with _plain_warnings():
         failed = _transcribe_files(settings, writer)
     if failed and len(settings.files) > 1:
-        _say("error", f"{failed} of {len(settings.files)} files failed")
+        print_message("error", f"{failed} of {len(settings.files)} files failed")
     return 1 if failed else 0
-
-
-def _say(kind: str, text: str) -> None:
-    sys.stderr.write(f"whisper-stream: {kind}: {' '.join(text.split())}\n")
 
 
 @contextmanager
@@ -496,7 +478,7 @@ def _plain_warnings() -> Iterator[None]:
     """Warnings of the library as one line each, without a place in its source."""
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        _say("warning", str(message))
+        print_message("warning", str(message))
 
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
@@ -566,9 +548,9 @@ def _attempt(path: str, work: Callable[[], _Result]) -> _Result | None:
     except BrokenPipeError:
         raise  # nobody reads what is printed
     except WhisperStreamError as error:
-        _say("error", str(error))
+        print_message("error", str(error))
     except Exception as error:  # noqa: BLE001
-        _say("error", f"{path} failed ({type(error).__name__}: {error})")
+        print_message("error", f"{path} failed ({type(error).__name__}: {error})")
     return None
 
 
@@ -603,7 +585,7 @@ def _load(settings: TranscribeSettings) -> Whisper:
     source = locate(settings.model, download_root=settings.model_dir)
     if source.kind == "download":
         size = lookup(settings.model).size / 1e6
-        _say(
+        print_message(
             "notice",
             f"{settings.model} is not on this machine: downloading {size:,.0f} MB to "
             f"{source.paths[0]}; `whisper-stream models` lists smaller ones for --model",
@@ -614,7 +596,7 @@ def _load(settings: TranscribeSettings) -> Whisper:
         compute_type=settings.compute_type,
         download_root=settings.model_dir,
     )
-    warm_up(model, lambda: _say("notice", COMPILING))
+    warm_up(model, lambda: print_message("notice", COMPILING))
     return model
 
 

@@ -1,6 +1,4 @@
-"""The flags of ``whisper-stream bench``, and what they ask for. No torch here.
-
-``whisper-stream bench``: how good, how late and how costly streams of given recordings are.
+"""``whisper-stream bench``: how good, how late and how costly streams of given recordings are.
 
 Nothing slow is loaded before the flags are known to be right.
 """
@@ -8,21 +6,26 @@ Nothing slow is loaded before the flags are known to be right.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
+import msgspec
+
 from ... import WhisperStreamError
-from ...model.errors import ModelError, UsageError
+from ...model.errors import ModelError
+from ...server.flags import FlagParser
 from ...streamer.config import StreamConfig
+from ..cli.args import PROGRAM, add_model_flags
 from ..cli.flag_values import language, model_name
-from .bench_clips import BenchClip, read_clips
+from ..cli.terminal import print_message
+from ..errors import UsageError
+from .clips import Clip, read_clips
+from .report import bench_figures, bench_table, require_extras, write_report
 
 if TYPE_CHECKING:
     from ...model.whisper.network import Whisper
@@ -33,7 +36,7 @@ __all__ = ["BenchOptions", "main", "parse_options"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    clips: tuple[BenchClip, ...]
+    clips: tuple[Clip, ...]
     model: str
     device: str | None
     compute_type: str
@@ -63,13 +66,16 @@ def parse_options(argv: Sequence[str]) -> BenchOptions:
         given.files, reference=given.reference, kinds=given.kind or ("speech",), only=given.only
     )
     if given.language not in (None, "auto"):
-        clips = [replace(clip, language=clip.language or given.language) for clip in clips]
+        clips = [
+            msgspec.structs.replace(clip, language=clip.language or given.language)
+            for clip in clips
+        ]
     return BenchOptions(
         clips=tuple(clips),
-        model=given.model,
-        device=given.device,
-        compute_type=given.compute_type,
-        threads=given.threads,
+        model=given.model or "tiny.en",
+        device=given.model_device,
+        compute_type=given.compute_type or "auto",
+        threads=given.threads or 0,
         clock=given.clock,
         language=given.language,
         stream=stream,
@@ -80,17 +86,20 @@ def parse_options(argv: Sequence[str]) -> BenchOptions:
     )
 
 
-class _Parser(argparse.ArgumentParser):
+class _BenchParser(FlagParser):
+    """Points at ``--set`` for an option of the stream that was given as a flag."""
+
     def error(self, message: str) -> NoReturn:
         wrong = message.partition("--")[2].replace("=", " ").partition(" ")[0].replace("-", "_")
         if message.startswith("unrecognized") and wrong in StreamConfig.__dataclass_fields__:
-            raise UsageError(f"{message}; write it as --set {wrong}=…")
-        raise UsageError(f"{message.rstrip('.')}; see `whisper-stream bench --help`")
+            message += f"; write it as --set {wrong}=…"
+        super().error(message)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="whisper-stream bench",
+def _parser() -> FlagParser:
+    parser = _BenchParser(
+        failure=UsageError,
+        prog=f"{PROGRAM} bench",
         description="Measure streams of recordings: errors, delays, changes and cost, beside whole-"
         "file decoding by the same model. docs/benchmarks.md says what each figure means.",
         allow_abbrev=False,
@@ -117,15 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PART",
         help="recordings with this in their file name; may be repeated",
     )
-    add("--model", type=model_name, default="tiny.en", metavar="NAME", help="default: tiny.en")
-    add("--device", metavar="NAME", help="where the model runs, such as cpu or cuda")
-    add(
-        "--compute-type",
-        default="auto",
-        metavar="TYPE",
-        help="precision: int8, float32, ...; default: auto",
-    )
-    add("--threads", type=_count, default=0, metavar="N", help="processor threads of the model")
+    add_model_flags(add, model_type=model_name)
     add(
         "--language",
         type=_language,
@@ -158,12 +159,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print one JSON object; the table goes to stderr")
     add("--texts", action="store_true", help="print texts too, in the JSON or where they differ")
     return parser
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
-    return int(text)
 
 
 def _language(text: str) -> str:
@@ -202,25 +197,14 @@ def main(argv: Sequence[str]) -> int:
         UsageError: a flag makes no sense, or an extra is not installed.
         WhisperStreamError: the model cannot be loaded.
     """
-    try:
-        options = parse_options(argv)
-    except SystemExit as done:  # --help
-        return int(done.code or 0)
-    _check_extras(options)
+    options = parse_options(argv)
+    require_extras(picture=options.picture is not None)
     from ...model.cpu.runtime import use_passive_omp_wait
 
     use_passive_omp_wait()
     model = _load(options)
-    clips = _understood(options, english_only=not model.is_multilingual)
+    clips = _choose_clips(options, english_only=not model.is_multilingual)
     return _run(options, model, clips)
-
-
-def _check_extras(options: BenchOptions) -> None:
-    for module, needed in (("jiwer", True), ("matplotlib", options.picture is not None)):
-        if needed and find_spec(module) is None:
-            raise UsageError(
-                f"{module} is not installed: pip install 'whisper-stream[bench]' brings it"
-            )
 
 
 def _load(options: BenchOptions) -> Whisper:
@@ -242,36 +226,38 @@ def _load(options: BenchOptions) -> Whisper:
     return load_model(options.model, device=options.device, compute_type=options.compute_type)
 
 
-def _understood(options: BenchOptions, *, english_only: bool) -> list[BenchClip]:
+def _choose_clips(options: BenchOptions, *, english_only: bool) -> list[Clip]:
     """The recordings whose language the model knows, as far as it is told."""
     languages = {None, "en", "zxx"}  # not known, English, nothing said
     clips = [clip for clip in options.clips if not english_only or clip.language in languages]
     if not clips:
         raise UsageError(f"{options.model} knows only English: choose another --model")
     if left_out := len(options.clips) - len(clips):
-        _say("notice", f"recordings not in English, left out: {left_out}")
+        print_message("notice", f"recordings not in English, left out: {left_out}")
     return clips
 
 
-def _run(options: BenchOptions, model: Whisper, clips: Sequence[BenchClip]) -> int:
-    from .bench_report import summary
+def _run(options: BenchOptions, model: Whisper, clips: Sequence[Clip]) -> int:
     from .bench_run import Bench, PeakMemory, score
 
     bench = Bench(model, clock=options.clock, language=options.language, options=options.stream)
     memory = PeakMemory()
-    tried = [(clip, _attempt(partial(bench.stream, clip))) for clip in _told(clips, "stream")]
+    tried = [
+        (clip, _attempt(partial(bench.stream, clip))) for clip in _show_progress(clips, "stream")
+    ]
     rss_mb, load = memory.megabytes(), os.getloadavg()[0]
     runs = [(clip, run) for clip, run in tried if run is not None]
     if not runs:
         return 1
     plain = [
-        bench.plain(clip, run) if options.plain else None for clip, run in _told(runs, "again")
+        bench.plain(clip, run) if options.plain else None
+        for clip, run in _show_progress(runs, "again")
     ]
     results = [
         score(bench, clip, run, again)
-        for (clip, run), again in _told(list(zip(runs, plain, strict=True)), "whole file")
+        for (clip, run), again in _show_progress(list(zip(runs, plain, strict=True)), "whole file")
     ]
-    figures = summary(results, rss_mb=rss_mb, texts=options.texts)
+    figures = bench_figures(results, rss_mb=rss_mb, texts=options.texts)
     figures |= {"model": options.model, "clock": options.clock, "load_average": round(load, 2)}
     _report(options, results, figures)
     broken = figures["retracted"] or figures.get("plain_differs", 0)
@@ -279,23 +265,16 @@ def _run(options: BenchOptions, model: Whisper, clips: Sequence[BenchClip]) -> i
 
 
 def _report(options: BenchOptions, results: Sequence[BenchResult], figures: dict[str, Any]) -> None:
-    from .bench_report import table
-
     if options.picture is not None:
-        from .bench_plot import draw
+        from .plot import draw_bench
 
-        draw(results, options.picture)
-    if options.json:
-        sys.stderr.write(table(figures))
-        sys.stderr.flush()
-        sys.stdout.write(json.dumps(figures, ensure_ascii=False) + "\n")
-        return
-    sys.stdout.write(table(figures))
-    if options.texts:
-        sys.stdout.write(_differing(results))
+        draw_bench(results, options.picture)
+    write_report(figures, bench_table(figures), as_json=options.json)
+    if options.texts and not options.json:
+        sys.stdout.write(_differing_texts(results))
 
 
-def _told(items: Sequence[_Result], what: str) -> Iterator[_Result]:
+def _show_progress(items: Sequence[_Result], what: str) -> Iterator[_Result]:
     """The same items; on a terminal, a line says how far the work is."""
     shown = sys.stderr.isatty()
     for number, item in enumerate(items, start=1):
@@ -312,15 +291,11 @@ def _attempt(work: Callable[[], _Result]) -> _Result | None:
     try:
         return work()
     except WhisperStreamError as error:
-        _say("error", str(error))
+        print_message("error", str(error))
         return None
 
 
-def _say(kind: str, text: str) -> None:
-    sys.stderr.write(f"whisper-stream: {kind}: {' '.join(text.split())}\n")
-
-
-def _differing(results: Sequence[BenchResult]) -> str:
+def _differing_texts(results: Sequence[BenchResult]) -> str:
     return "".join(
         f"{result.file}\n  streamed: {result.text}\n  offline:  {result.text_offline}\n"
         for result in results

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jiwer
-import numpy as np
 
 from ...streamer.config import SAMPLE_RATE
 from ...streamer.events import Commit, Done, Event, Partial, SegmentClosed, Word
 from ...streamer.simulator import TimedEvent
-from .bench_clips import TimedWord
+from .clips import SpokenWord
 
 __all__ = [
     "CommittedWord",
@@ -25,7 +24,6 @@ __all__ = [
     "committed_words",
     "erasure",
     "exact",
-    "percentile",
     "retracted",
     "spelling",
     "spoken_ends",
@@ -59,11 +57,6 @@ def spelling(text: str) -> str:
 
 def exact(text: str) -> str:
     return text.strip()
-
-
-def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Interpolated linearly; None of no values."""
-    return float(np.percentile(values, percent)) if values else None
 
 
 def committed_words(events: Iterable[TimedEvent]) -> tuple[CommittedWord, ...]:
@@ -163,7 +156,7 @@ def retracted(events: Iterable[Event]) -> int:
 
 
 def spoken_ends(
-    texts: Sequence[str], timed: Sequence[TimedWord], *, by_character: bool = False
+    texts: Sequence[str], timed: Sequence[SpokenWord], *, by_character: bool = False
 ) -> list[float | None]:
     """For each of ``texts``, when the word of ``timed`` that it is ends; None where it is none.
 

@@ -34,7 +34,6 @@ from ...streamer.events import Done, Event, SegmentClosed
 from ...streamer.jobs import DecodeJob, DecodeResult
 from ...streamer.session.session import StreamSession
 from ...streamer.simulator import TimedEvent, simulate
-from .bench_clips import BenchClip, TimedWord
 from .bench_metrics import (
     CommittedWord,
     Erasure,
@@ -44,7 +43,8 @@ from .bench_metrics import (
     retracted,
     spoken_ends,
 )
-from .bench_scoring import SPACELESS_LANGUAGES, ErrorCount, Scorer
+from .clips import Clip, SpokenWord
+from .scoring import ErrorCount, Scorer
 
 __all__ = [
     "Bench",
@@ -219,7 +219,7 @@ class WholeText:
     """What the same model makes of the whole recording."""
 
     text: str
-    words: tuple[TimedWord, ...] = ()  # where asked for
+    words: tuple[SpokenWord, ...] = ()  # where asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +281,7 @@ class Bench:
         for endpoint in (False, True):
             self._backend.decode([DecodeJob(audio=noise, language="en", endpoint=endpoint)])
 
-    def stream(self, clip: BenchClip) -> StreamRun:
+    def stream(self, clip: Clip) -> StreamRun:
         """Raises AudioError when the recording cannot be read."""
         audio = load_audio(clip.path)
         meter = MeteredBackend(self._backend)
@@ -297,7 +297,7 @@ class Bench:
         finally:
             engine.close()
 
-    def plain(self, clip: BenchClip, run: StreamRun) -> PlainRun:
+    def plain(self, clip: Clip, run: StreamRun) -> PlainRun:
         """The stream of ``run`` again, on the same schedule, with no drafts."""
         meter = MeteredBackend(self._backend, drafts=False)
         audio = load_audio(clip.path)
@@ -308,7 +308,7 @@ class Bench:
             cpu_seconds=again.cpu_seconds,
         )
 
-    def whole(self, clip: BenchClip, *, word_times: bool = False) -> WholeText:
+    def whole(self, clip: Clip, *, word_times: bool = False) -> WholeText:
         result = transcribe(
             self._model,
             load_audio(clip.path),
@@ -316,26 +316,24 @@ class Bench:
             word_timestamps=word_times,
         )
         words = [
-            TimedWord(text=word["word"], start=word["start"], end=word["end"])
+            SpokenWord(text=word["word"], start=word["start"], end=word["end"])
             for segment in result["segments"]
             for word in segment.get("words", ())
         ]
         return WholeText(text=result["text"].strip(), words=tuple(words))
 
-    def _session(self, clip: BenchClip) -> StreamSession:
+    def _session(self, clip: Clip) -> StreamSession:
         config = replace(self._config, language=self._language_of(clip))
         return StreamSession(config, make_detector(config.detector), self._backend.tokenizer)
 
-    def _language_of(self, clip: BenchClip) -> str | None:
+    def _language_of(self, clip: Clip) -> str | None:
         if not self._model.is_multilingual:
             return "en"
         language = self._language or clip.language
         return language if language in LANGUAGES else None
 
 
-def score(
-    bench: Bench, clip: BenchClip, run: StreamRun, plain: PlainRun | None = None
-) -> BenchResult:
+def score(bench: Bench, clip: Clip, run: StreamRun, plain: PlainRun | None = None) -> BenchResult:
     """Compares a stream with the reference, and with what decoding the whole recording gives."""
     events = [timed.event for timed in run.events]
     words = committed_words(run.events)
@@ -350,9 +348,9 @@ def score(
     done = run.events[-1]
     assert isinstance(done.event, Done)
     return BenchResult(
-        file=clip.path.name,
+        file=clip.name,
         language=language,
-        by_character=language in SPACELESS_LANGUAGES,
+        by_character=scorer.by_character,
         audio_seconds=run.audio_seconds,
         text=text,
         text_offline=whole.text,
@@ -371,7 +369,7 @@ def score(
     )
 
 
-def _language(clip: BenchClip, events: list[Any]) -> str:
+def _language(clip: Clip, events: list[Any]) -> str:
     if clip.language in LANGUAGES:
         return str(clip.language)
     found = (event.language for event in events if isinstance(event, SegmentClosed))

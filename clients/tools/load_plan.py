@@ -1,6 +1,6 @@
-"""The search for the largest number of streams that a server carries. No I/O.
+"""Plans of a load, and the search for the largest one that a server carries. No I/O.
 
-Who plays what, and when it begins: decided before the run, and the same for the same seed.
+A plan says which recordings a stream plays and when it begins. It is the same for the same seed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from .load_clips import LoadClip
+from .clips import Clip
 
 __all__ = [
     "PAUSE_SECONDS",
@@ -53,7 +53,7 @@ class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     stream: int
     delay: float  # seconds after the start of the run
-    clips: tuple[LoadClip, ...]
+    clips: tuple[Clip, ...]
 
     @property
     def language(self) -> str | None:
@@ -61,7 +61,7 @@ class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_plans(
-    clips: Sequence[LoadClip], streams: int, *, seconds: float, spread: float, seed: int
+    clips: Sequence[Clip], streams: int, *, seconds: float, spread: float, seed: int
 ) -> list[StreamPlan]:
     """Plans of ``streams`` streams that begin at random within ``spread`` seconds.
 
@@ -90,7 +90,7 @@ def share_out(plans: Sequence[StreamPlan], processes: int) -> list[list[StreamPl
     return [share for share in (list(plans[at::processes]) for at in range(processes)) if share]
 
 
-def join_references(clips: Sequence[LoadClip]) -> tuple[str, ...]:
+def join_references(clips: Sequence[Clip]) -> tuple[str, ...]:
     """Ways to write all that is said, one recording after the other; none if any is not known."""
     if not all(clip.references for clip in clips):
         return ()

@@ -27,14 +27,14 @@ from .load_worker import GO, READY, Assignment, Share, StreamOutcome
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["Gpu", "Health", "LoadRun", "Watch", "health_url", "read_health", "run_load"]
+__all__ = ["GpuUse", "Health", "LoadRun", "Watch", "health_url", "read_health", "run_load"]
 
 _SECONDS = 5.0
 _PAUSE_SECONDS = 1.0
 _MOST_BYTES = 1 << 20
 
 
-class Gpu(msgspec.Struct, frozen=True):
+class GpuUse(msgspec.Struct, frozen=True):
     """``utilization`` is a share of the time, 0 to 1; None where the server cannot tell."""
 
     memory_bytes: int = 0
@@ -46,7 +46,7 @@ class Health(msgspec.Struct, frozen=True):
 
     cpu_seconds: float | None = None
     memory_bytes: int | None = None
-    gpu: Gpu | None = None
+    gpu: GpuUse | None = None
 
 
 class Watch:

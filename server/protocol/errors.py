@@ -28,7 +28,7 @@ __all__ = [
     "WarningCode",
 ]
 
-SERVE_HELP = "whisper-stream serve --help lists the flags"
+SERVE_HELP = "see `whisper-stream serve --help`"
 
 
 class ErrorCode(StrEnum):

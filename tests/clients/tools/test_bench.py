@@ -13,7 +13,7 @@ import pytest
 from whisper_stream.clients.cli.main import main
 from whisper_stream.clients.tools import bench as bench_command
 from whisper_stream.clients.tools.bench import BenchOptions, parse_options
-from whisper_stream.clients.tools.bench_clips import BenchClip
+from whisper_stream.clients.tools.clips import Clip
 from whisper_stream.model.weights import loading
 from whisper_stream.model.whisper.network import Whisper
 
@@ -109,8 +109,8 @@ def test_an_english_model_leaves_other_languages_out(
     assert "tiny.en knows only English" in capsys.readouterr().err
     measured: list[str] = []
 
-    def run(options: BenchOptions, model: Whisper, clips: list[BenchClip]) -> int:
-        measured.extend(clip.path.name for clip in clips)
+    def run(options: BenchOptions, model: Whisper, clips: list[Clip]) -> int:
+        measured.extend(clip.name for clip in clips)
         return 0
 
     monkeypatch.setattr(bench_command, "_run", run)
@@ -138,7 +138,7 @@ def test_help_loads_no_torch() -> None:
     ("argv", "told"),
     [
         ([], "required: FILE"),
-        (["missing.wav"], "missing.wav does not exist"),
+        (["missing.wav"], "missing.wav: no such file"),
         ([str(JFK), "--clock", "wall"], "--clock"),
         ([str(JFK), "--clock", "real", "--plain"], "--plain runs the same schedule twice"),
         ([str(JFK), "--model", "tiniest"], "tiniest"),
@@ -152,11 +152,11 @@ def test_help_loads_no_torch() -> None:
         ([str(JFK), "--set", "languages=en,xx"], "languages has 'xx', which is no language code"),
         ([str(JFK), "--set", "carry_prompt=maybe"], "'maybe' is no value for carry_prompt"),
         ([str(JFK), "--picture", "/no/such/folder/a.png"], "its folder does not exist"),
-        ([str(JFK), "--reference", "/no/such/text"], "/no/such/text cannot be read"),
+        ([str(JFK), "--reference", "/no/such/text"], "/no/such/text: cannot be read"),
         ([str(JFK), str(JFK), "--reference", str(DATA / "README.md")], "a single audio file"),
-        ([str(DATA), "--only", "nothing"], "no recording is left"),
-        ([str(DATA), "--kind", "longform"], "no recording is left"),
-        ([str(DATA.parent)], "manifest.jsonl cannot be read"),
+        ([str(DATA), "--only", "nothing"], "no recording of kind"),
+        ([str(DATA), "--kind", "longform"], "no recording of kind"),
+        ([str(DATA.parent)], "manifest.jsonl: cannot be read"),
     ],
 )
 def test_what_cannot_be_used_is_told_in_one_line(
@@ -176,7 +176,7 @@ def test_a_missing_extra_is_named(
 ) -> None:
     there = importlib.util.find_spec
     monkeypatch.setattr(
-        "whisper_stream.clients.tools.bench.find_spec",
+        "whisper_stream.clients.tools.report.find_spec",
         lambda name: None if name == missing else there(name),
     )
     assert main(["bench", str(JFK), "--picture", "a.png"]) == 2

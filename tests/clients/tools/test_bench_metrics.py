@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from whisper_stream.clients.tools.bench_clips import TimedWord
 from whisper_stream.clients.tools.bench_metrics import (
     Erasure,
     committed_words,
     erasure,
     exact,
-    percentile,
     retracted,
     spelling,
     spoken_ends,
 )
-from whisper_stream.clients.tools.bench_scoring import ErrorCount, Scorer
+from whisper_stream.clients.tools.clips import SpokenWord
 from whisper_stream.streamer.config import SAMPLE_RATE
 from whisper_stream.streamer.events import Commit, Done, Event, Partial, SegmentClosed, Word
 from whisper_stream.streamer.simulator import TimedEvent
@@ -166,8 +164,8 @@ def test_what_contradicts_a_commit_is_counted(log: Sequence[Event], count: int) 
     assert retracted(log) == count
 
 
-def seconds(text: str) -> list[TimedWord]:
-    return [TimedWord(text=word, start=i, end=i + 0.5) for i, word in enumerate(text.split())]
+def seconds(text: str) -> list[SpokenWord]:
+    return [SpokenWord(text=word, start=i, end=i + 0.5) for i, word in enumerate(text.split())]
 
 
 def test_words_find_their_ends_whatever_their_case() -> None:
@@ -182,8 +180,8 @@ def test_other_words_have_no_end_and_those_after_them_keep_theirs() -> None:
 
 def test_by_character_words_may_be_cut_elsewhere() -> None:
     spoken = [
-        TimedWord(text="甚至", start=0.0, end=1.0),
-        TimedWord(text="出现", start=1.0, end=3.0),
+        SpokenWord(text="甚至", start=0.0, end=1.0),
+        SpokenWord(text="出现", start=1.0, end=3.0),
     ]
     ends = spoken_ends(["甚", "至出", "现。"], spoken, by_character=True)
     assert ends == [0.5, 2.0, 3.0]
@@ -192,48 +190,3 @@ def test_by_character_words_may_be_cut_elsewhere() -> None:
 def test_nothing_spoken_has_no_ends() -> None:
     assert spoken_ends([" a"], []) == [None]
     assert spoken_ends([], seconds("a")) == []
-
-
-def test_percentiles_are_interpolated() -> None:
-    assert percentile([3.0, 1.0, 2.0], 50) == 2.0
-    assert percentile([0.0, 1.0], 95) == pytest.approx(0.95)
-    assert percentile([], 50) is None
-
-
-def test_word_errors_of_english_disregard_spelling() -> None:
-    count = Scorer("en").count(["Mr. Smith won't colour it"], "mister Smith will not color them")
-    assert count == ErrorCount(errors=1, length=6)
-    assert count.rate == pytest.approx(1 / 6)
-
-
-def test_the_reference_that_fits_best_counts() -> None:
-    assert Scorer("en").count(["2:30 p.m.", "half past two"], "Half past two.") == ErrorCount(0, 3)
-
-
-def test_zeros_at_the_front_count_among_digits_read_one_by_one() -> None:
-    spoken = "one zero zero zero one nine oh two one oh zero one eight zero three"
-    assert Scorer("en").count([spoken], "1,0001. 90210. 01803.") == ErrorCount(0, 15)
-
-
-@pytest.mark.parametrize("said", ["4. 0. 7. 1. 9.", "40719", "four, oh seven one nine", "40,719"])
-def test_digits_read_one_by_one_may_be_written_as_a_number(said: str) -> None:
-    assert Scorer("en").count(["four zero seven one nine"], said) == ErrorCount(0, 5)
-
-
-def test_errors_are_counted_in_characters_where_words_have_no_spaces() -> None:
-    scorer = Scorer("zh")
-    assert scorer.by_character
-    assert scorer.count(["甚至出现"], "甚至,出观") == ErrorCount(errors=1, length=4)
-
-
-def test_other_languages_keep_their_letters() -> None:
-    scorer = Scorer("de")
-    assert not scorer.by_character
-    assert scorer.count(["Der schöne Raum."], "der schone raum") == ErrorCount(1, 3)
-
-
-def test_where_nothing_is_said_every_word_is_one_too_many() -> None:
-    count = Scorer("en").count([""], "thank you")
-    assert count == ErrorCount(errors=2, length=0)
-    assert count.rate is None
-    assert Scorer("en").count(["a b"], "") == ErrorCount(2, 2)
