@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from whisper_stream.clients.cli import main as cli
-from whisper_stream.model.cpu.runtime import MOST_THREADS
 from whisper_stream.server.config import ServerConfig, read_settings, to_toml
 from whisper_stream.server.daemon.main import main
 from whisper_stream.server.errors import ConfigError
