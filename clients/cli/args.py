@@ -12,10 +12,10 @@ from ...server.flags import FlagParser
 from ..errors import UsageError
 from ..sdk.embed import DaemonOptions
 from .flag_values import whole_between
+from .main import PROGRAM
 
 __all__ = [
     "KEY_VARIABLE",
-    "PROGRAM",
     "add_daemon_flags",
     "add_model_flags",
     "add_server_flags",
@@ -24,7 +24,6 @@ __all__ = [
     "server_key",
 ]
 
-PROGRAM = "whisper-stream"
 KEY_VARIABLE = "WHISPER_STREAM_KEY"
 
 _Add = Callable[..., Any]  # add_argument of a parser or a group

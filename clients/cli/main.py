@@ -9,12 +9,12 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ... import WhisperStreamError
 from ..installed import check_engine
 
-__all__ = ["COMMANDS", "Command", "main"]
+__all__ = ["COMMANDS", "PROGRAM", "Command", "main", "print_message"]
 
 PROGRAM = "whisper-stream"
 _PLAY = "clients.cli.play:main"
@@ -95,6 +95,12 @@ def _load(target: str) -> Callable[[Sequence[str]], int]:
     return command
 
 
+def print_message(kind: Literal["error", "warning", "notice"], text: str) -> None:
+    """Print one line of the program itself to stderr; line ends in ``text`` become spaces."""
+    sys.stderr.write(f"{PROGRAM}: {kind}: {' '.join(text.split())}\n")
+    sys.stderr.flush()
+
+
 def _fail(text: str, code: int) -> int:
-    sys.stderr.write(f"{PROGRAM}: error: {' '.join(text.split())}\n")
+    print_message("error", text)
     return code

@@ -30,7 +30,6 @@ from ..sdk.transcript import OutputFile, Transcript
 from ..sources.files import SAMPLE_RATE, AudioSource, Pacer, Source
 from ..sources.pipes import PcmFormat, PipeSource, UrlSource
 from .args import (
-    PROGRAM,
     add_daemon_flags,
     add_server_flags,
     command_parser,
@@ -38,7 +37,7 @@ from .args import (
     server_key,
 )
 from .flag_values import iso_code, iso_codes, number_from_zero, whole_between
-from .main import COMMANDS
+from .main import COMMANDS, PROGRAM
 from .terminal import Screen, loading, open_screen, print_notice
 from .timeline import Timeline
 

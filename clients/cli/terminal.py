@@ -8,15 +8,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import TextIOWrapper
-from typing import Literal
 
 from rich.console import Console
 from rich.text import Text
 
-from .main import PROGRAM
 from .render import JsonRenderer, LiveRenderer, PlainRenderer, ProgressBar, Renderer, clean
 
-__all__ = ["Screen", "loading", "open_screen", "print_message", "print_notice"]
+__all__ = ["Screen", "loading", "open_screen", "print_notice"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +60,6 @@ def loading(text: str, *, color: bool) -> AbstractContextManager[object]:
     """Show that something takes its time, where there is a terminal to show it on."""
     stderr = _stderr(color)
     return stderr.status(text) if _drawable(stderr) else contextlib.nullcontext()
-
-
-def print_message(kind: Literal["error", "warning", "notice"], text: str) -> None:
-    """Print one line of the program itself to stderr, whatever line ends are in ``text``."""
-    print_notice(f"{PROGRAM}: {kind}: {' '.join(text.split())}")
 
 
 def print_notice(text: str) -> None:

@@ -30,9 +30,9 @@ from ...model.whisper.languages import LANGUAGES, TO_LANGUAGE_CODE
 from ...model.whisper.words import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from ...server.flags import FlagParser
 from ..errors import UsageError
-from .args import PROGRAM, command_parser
+from .args import command_parser
 from .flag_values import boolean, language, model_name, number, number_or_none, whole, whole_or_none
-from .terminal import print_message
+from .main import PROGRAM, print_message
 
 if TYPE_CHECKING:
     from ...model.transcription.writers import ResultWriter

@@ -20,9 +20,9 @@ from ... import WhisperStreamError
 from ...model.errors import ModelError
 from ...server.flags import FlagParser
 from ...streamer.config import StreamConfig
-from ..cli.args import PROGRAM, add_model_flags
+from ..cli.args import add_model_flags
 from ..cli.flag_values import language, model_name
-from ..cli.terminal import print_message
+from ..cli.main import PROGRAM, print_message
 from ..errors import UsageError
 from .clips import Clip, read_clips
 from .report import bench_figures, bench_table, require_extras, write_report

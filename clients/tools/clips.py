@@ -84,7 +84,7 @@ def read_clips(
         elif path.exists():
             clips.append(Clip(path=str(path)))
         else:
-            raise SourceError(f"{path}: no such file; name recordings, a manifest or its folder")
+            raise SourceError(f"{path} does not exist: name recordings, a manifest or its folder")
     if only:
         clips = [clip for clip in clips if any(part in clip.name for part in only)]
     if not clips:
