@@ -69,6 +69,7 @@ class Stream:
         self._ingest = ingest
         self._monitor = AudioMonitor()
         self._waiting = _NOTHING  # samples for which the session had no room yet
+        self._error_told = False  # the client was told that its audio cannot be decoded
         self._end_requested = False  # the session knows that no more audio comes
         self._began: float | None = None  # when the first audio came
 
@@ -185,9 +186,11 @@ class Stream:
     def _feed(self) -> list[ServerMessage]:
         """Feed what waits as far as there is room; after the last of it, tell the session of the end."""
         messages = self._messages(self._hand_over())
-        if self._ingest.error is not None and not self.ended and not self.pending:
-            self._end_input()
-            messages += self._messages(self._hand_over())
+        if self._ingest.error is not None and not self._error_told and not self.pending:
+            self._error_told = True
+            if not self.ended:
+                self._end_input()
+                messages += self._messages(self._hand_over())
             text = f"{self._ingest.error}; what came before is completed"
             messages.append(Error(code=ErrorCode.BAD_AUDIO, message=text, fatal=False))
         if self.ended and not self.pending and not self._end_requested:
