@@ -40,14 +40,20 @@ class ClientError(WhisperStreamError):
 
 
 class UsageError(ClientError):
+    """Raised when an option, or its value, cannot be used."""
+
     exit_code = 2
 
 
 class SourceError(ClientError):
+    """Raised when audio cannot be read from a file, a pipe, an address or a microphone."""
+
     exit_code = 2
 
 
 class OutputError(ClientError):
+    """Raised when a file cannot be written."""
+
     exit_code = 2
 
 
@@ -56,7 +62,7 @@ class NotInstalledError(ClientError):
 
 
 class DaemonError(ClientError):
-    """The embedded daemon ended before it was listening. Its own exit code is kept."""
+    """Raised when the embedded daemon ended, or took too long, before it was listening."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -68,7 +74,13 @@ class StreamError(ClientError):
 
 
 class ConnectError(StreamError):
-    """No stream was opened. ``reason`` says why, without the address; ``status`` is HTTP's, if any."""
+    """Raised when no stream was opened.
+
+    Attributes:
+        url: the address.
+        reason: why, without the address.
+        status: the HTTP status of the answer, if there was one.
+    """
 
     def __init__(self, url: str, reason: str, status: int | None = None) -> None:
         super().__init__(f"{url}: {reason}")
@@ -78,7 +90,12 @@ class ConnectError(StreamError):
 
 
 class ConnectionLost(StreamError):
-    """The connection ended before ``done``; with what close ``code`` and ``reason``, if any."""
+    """Raised when the connection ended before ``done``.
+
+    Attributes:
+        code: the websocket's close code, if the server sent one.
+        reason: the reason beside it.
+    """
 
     def __init__(self, message: str, code: int | None = None, reason: str = "") -> None:
         super().__init__(message)
@@ -87,7 +104,12 @@ class ConnectionLost(StreamError):
 
 
 class RemoteError(StreamError):
-    """An ``error`` message of the server: its ``code`` and the ``field`` at fault, if one is."""
+    """Raised for a fatal ``error`` message of the server.
+
+    Attributes:
+        code: what went wrong, one of the protocol's names.
+        field: the field at fault, if one is.
+    """
 
     def __init__(self, code: str, message: str, field: str | None = None) -> None:
         super().__init__(message)

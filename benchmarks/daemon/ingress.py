@@ -37,7 +37,7 @@ import numpy as np
 from whisper_stream.clients.tools.clips import Clip, choose_language, read_clips, read_durations
 from whisper_stream.clients.tools.load_plan import make_plans
 from whisper_stream.clients.tools.load_run import run_load
-from whisper_stream.clients.tools.load_worker import open_line
+from whisper_stream.clients.tools.load_worker import open_connection
 from whisper_stream.clients.tools.report import load_figures, percentile
 from whisper_stream.clients.tools.scoring import ErrorCount
 from whisper_stream.model.whisper.tokenizer import get_tokenizer
@@ -228,7 +228,7 @@ async def _probe(url: str, pings: list[float]) -> None:
     """A stream that says nothing, and asks again and again whether anybody is there."""
     codec = codec_for(wire.MSGPACK_SUBPROTOCOL)
     clock = asyncio.get_running_loop().time
-    async with open_line(url, wire.Start(language="en"), None) as line:
+    async with open_connection(url, wire.Start(language="en"), None) as line:
         while not isinstance(codec.decode_server(await line.socket.recv()), wire.Ready):
             pass
         while True:

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
-from whisper_stream.clients.sdk.connection import StreamConnection, connect
+from whisper_stream.clients.sdk.connection import ReconnectingStream, connect
 from whisper_stream.model.media.audio import load_audio
 from whisper_stream.server.protocol import messages as wire
 
@@ -142,7 +142,7 @@ async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
     sink.close()
 
 
-async def speak(stream: StreamConnection, pcm: bytes, speed: float) -> None:
+async def speak(stream: ReconnectingStream, pcm: bytes, speed: float) -> None:
     """Send 16 kHz s16le in pieces of 100 ms, ``speed`` times as fast as it was spoken; 0: at once."""
     loop = asyncio.get_running_loop()
     started, step = loop.time(), SAMPLE_RATE // 10 * 2
@@ -154,7 +154,7 @@ async def speak(stream: StreamConnection, pcm: bytes, speed: float) -> None:
     await stream.eos()
 
 
-async def listen(stream: StreamConnection, speaking: Coroutine[object, object, None]) -> None:
+async def listen(stream: ReconnectingStream, speaking: Coroutine[object, object, None]) -> None:
     """Take every message of a stream; ``speaking`` goes on meanwhile, and no longer."""
     task = asyncio.create_task(speaking)
     try:

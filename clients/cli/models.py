@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
+class _ModelRow:
     """One model in one place; as JSON, its fields are the keys."""
 
     name: str
@@ -64,7 +64,7 @@ def _parser() -> FlagParser:
     return parser
 
 
-def _rows(model: PublishedModel, root: Path, verify: bool) -> Iterable[_Row]:
+def _rows(model: PublishedModel, root: Path, verify: bool) -> Iterable[_ModelRow]:
     """Return one row for the place a model is taken from; with ``verify`` one for every place."""
     sources = list(candidates(model, root))
     if not sources:
@@ -80,8 +80,8 @@ def _wrong_size(source: ModelSource, model: PublishedModel) -> bool:
     return source.kind == "cache" and source.paths[0].stat().st_size != model.size
 
 
-def _row(model: PublishedModel, source: ModelSource | None, intact: bool | None) -> _Row:
-    return _Row(
+def _row(model: PublishedModel, source: ModelSource | None, intact: bool | None) -> _ModelRow:
+    return _ModelRow(
         name=model.name,
         aliases=tuple(alias for alias, name in ALIASES.items() if name == model.name),
         parameters=model.dims.n_parameters,
@@ -99,7 +99,7 @@ def _disk_bytes(paths: Iterable[Path]) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def _table(rows: Sequence[_Row]) -> list[str]:
+def _table(rows: Sequence[_ModelRow]) -> list[str]:
     lines = [("model", "parameters", "size", "languages", "where")]
     lines += [
         (
@@ -120,7 +120,7 @@ def _table(rows: Sequence[_Row]) -> list[str]:
     ]
 
 
-def _where(row: _Row) -> str:
+def _where(row: _ModelRow) -> str:
     if row.found is None:
         return f"not here: downloads {_megabytes(row.download_bytes)} on first use"
     verdict = {None: "", True: " (verified)", False: " (DAMAGED: its SHA-256 is another)"}

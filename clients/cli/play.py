@@ -24,9 +24,9 @@ from ... import __version__
 from ...server.flags import FlagParser
 from ...server.protocol import messages as wire
 from ..errors import ConnectionLost, SourceError, StreamError, UsageError
-from ..sdk.connection import RECONNECT_SECONDS, StreamConnection, connect, stream_url
+from ..sdk.connection import RECONNECT_SECONDS, ReconnectingStream, connect, stream_url
 from ..sdk.embed import DaemonOptions, daemon
-from ..sdk.transcript import OutputFile, Transcript
+from ..sdk.transcript import LiveTranscript, OutputFile
 from ..sources.files import SAMPLE_RATE, AudioSource, Pacer, Source
 from ..sources.pipes import PcmFormat, PipeSource, UrlSource
 from .args import (
@@ -59,7 +59,7 @@ _SAVE_SECONDS = 1.0  # between two writes of a growing transcript
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayOptions:
-    """Where to play to, and how to show it."""
+    """The daemon to play to, the stream's options, and how captions are shown."""
 
     start: wire.Start = field(default_factory=wire.Start)
     server: str | None = None  # None: an embedded daemon
@@ -71,14 +71,19 @@ class PlayOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """What to play.
+    """One source to play, and the files to write for it.
 
-    ``speed`` is in times real time; 0: as fast as the server takes it; None: the source comes in
-    its own time. ``status`` is shown below live captions, again and again.
+    Attributes:
+        source: gives the audio.
+        total: seconds of audio; None if that is unknown.
+        output: the file of the transcript.
+        speed: times real time; 0: as fast as the server takes it; None: the source sets the pace.
+        status: returns the line below live captions, again and again.
+        timeline: the page of the stream.
     """
 
     source: Source
-    total: float | None = None  # seconds, None if unknown
+    total: float | None = None
     output: OutputFile | None = None
     speed: float | None = 1.0
     status: Callable[[], Text] | None = None
@@ -86,40 +91,58 @@ class Track:
 
 
 class Playback:
-    """One track on its way through one stream. ``failed``: something is missing or went wrong."""
+    """One track on its way through one stream: audio out, captions in, the transcript kept.
+
+    Args:
+        options: how captions are shown.
+        track: the source, and the files to write.
+        stop: no more audio is sent once it is set.
+
+    Attributes:
+        failed: words are missing, or the server reported an error.
+    """
 
     def __init__(self, options: PlayOptions, track: Track, stop: asyncio.Event) -> None:
-        """Once ``stop`` is set no more audio is sent."""
         self._options = options
         self._track = track
         self._stop = stop
-        self._transcript = Transcript()
+        self._transcript = LiveTranscript()
         self._limit: asyncio.Timeout | None = None  # set while messages are received
         self._source_error: SourceError | None = None
         self._doubted = False
         self._sent_all = False  # the whole recording went out
         self._saved = -_SAVE_SECONDS
         self.failed = False
-        self.screen: Screen | None = None
+        self._screen: Screen | None = None
+
+    def show_reconnecting(self) -> None:
+        """Show that the connection is lost and being made again."""
+        if self._screen is not None:
+            self._screen.renderer.show_reconnecting()
 
     def drain(self) -> bool:
-        """Wait no longer than DRAIN_SECONDS for the last words; False if none are awaited."""
+        """Limit the wait for the last words to DRAIN_SECONDS; return whether any are awaited."""
         if self._limit is None:
             return False
         self._limit.reschedule(asyncio.get_running_loop().time() + DRAIN_SECONDS)
         return True
 
-    async def converse(self, stream: StreamConnection) -> None:
-        """Send and receive until the server is done; leave screen and file as they shall stay."""
+    async def converse(self, stream: ReconnectingStream) -> None:
+        """Send and receive until the server is done; then close the screen and write the files.
+
+        Raises:
+            StreamError: the stream ended early, though nobody asked for that.
+            SourceError: the source could not be read to its end.
+            OutputError: a file cannot be written.
+        """
         options, track = self._options, self._track
-        self.screen = screen = open_screen(
+        self._screen = screen = open_screen(
             json=options.json,
             paced=track.speed != 0,
             color=options.color,
             total=track.total,
             status=track.status,
         )
-        stream.on_lost = screen.renderer.lost
         finished = False
         try:
             await self._exchange(stream, screen)
@@ -138,7 +161,7 @@ class Playback:
             if track.timeline is not None:
                 track.timeline.write()
 
-    async def _exchange(self, stream: StreamConnection, screen: Screen) -> None:
+    async def _exchange(self, stream: ReconnectingStream, screen: Screen) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 others = [group.create_task(self._send(stream))]
@@ -159,13 +182,13 @@ class Playback:
             raise problem from None
         finally:
             self._limit = None
-        self._doubt(screen)
+        self._report_doubt()
         if damage := self._track.source.damage:
             screen.renderer.notice(_warning(damage))
         if self._source_error is not None:
             raise self._source_error
 
-    async def _send(self, stream: StreamConnection) -> None:
+    async def _send(self, stream: ReconnectingStream) -> None:
         pacer = Pacer(self._track.speed or 0)
         sent = 0  # samples
         # The receiver reports a lost connection, with all that arrived before it was lost.
@@ -174,11 +197,11 @@ class Playback:
                 async with aclosing(self._track.source.stream()) as chunks:
                     while (chunk := await self._next(chunks)) is not None:
                         sent += len(chunk) // 2
-                        self._doubt(self.screen)
-                        if await self._stopped_within(pacer.delay(sent)):
+                        self._report_doubt()
+                        if await self._wait_for_stop(pacer.delay(sent)):
                             break
                         if self._track.timeline is not None:
-                            self._track.timeline.sent(chunk)
+                            self._track.timeline.add_audio(chunk)
                         await stream.send_audio(chunk)
                     else:
                         self._sent_all = not self._stop.is_set()
@@ -186,15 +209,15 @@ class Playback:
                 self._source_error = error  # after the words of what could be read
             await stream.eos()
 
-    def _doubt(self, screen: Screen | None) -> None:
-        """Say it at once: a pipe may never end."""
+    def _report_doubt(self) -> None:
+        """Warn once, and at once, of audio that can hardly be what it was said to be: a pipe may never end."""
         doubt = self._track.source.doubt
-        if doubt is not None and screen is not None and not self._doubted:
+        if doubt is not None and self._screen is not None and not self._doubted:
             self._doubted = True
-            screen.renderer.notice(_warning(doubt))
+            self._screen.renderer.notice(_warning(doubt))
 
     async def _next(self, chunks: AsyncGenerator[bytes, None]) -> bytes | None:
-        """The next piece; None at the end, or once nothing more shall be sent."""
+        """Return the next piece; None at the end, or once ``stop`` is set."""
         stopping = asyncio.ensure_future(self._stop.wait())
         following = asyncio.ensure_future(anext(chunks, None))
         try:
@@ -207,7 +230,8 @@ class Playback:
                 with contextlib.suppress(asyncio.CancelledError):
                     await following
 
-    async def _stopped_within(self, seconds: float) -> bool:
+    async def _wait_for_stop(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` for ``stop``; return whether it is set."""
         if seconds > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -217,7 +241,7 @@ class Playback:
     def _take(self, message: wire.ServerMessage, screen: Screen) -> None:
         self._transcript.add(message)
         if self._track.timeline is not None:
-            self._track.timeline.received(message)
+            self._track.timeline.add_message(message)
         screen.renderer.show(message, self._transcript)
         match message:
             case wire.Segment():
@@ -237,7 +261,7 @@ class Playback:
                 screen.renderer.notice(_warning(text))
             case wire.Error(fatal=False):
                 self.failed = True
-                screen.renderer.notice(f"whisper-stream: error: {message.message}")
+                screen.renderer.notice(f"{PROGRAM}: error: {message.message}")
 
     def _save(self) -> None:
         """Write what is closed so far: whatever ends this process, the file holds it."""
@@ -254,14 +278,17 @@ async def _tick(screen: Screen) -> None:
 
 
 def _warning(text: str) -> str:
-    return f"whisper-stream: warning: {text}"
+    return f"{PROGRAM}: warning: {text}"
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def play(options: PlayOptions, tracks: Sequence[Track]) -> int:
-    """Play tracks and return the exit code: 0, 1 after an error, 130 or 143 after a signal.
+    """Play tracks one after the other, to one daemon.
+
+    Returns:
+        The exit code: 0, 1 if something is missing, 130 or 143 after a signal.
 
     Raises:
         ClientError: with its own exit code, for what ended the command.
@@ -272,6 +299,8 @@ def play(options: PlayOptions, tracks: Sequence[Track]) -> int:
 
 
 class _Player:
+    """Plays all tracks: the daemon for them, and the signals that end them."""
+
     def __init__(self, options: PlayOptions, tracks: Sequence[Track]) -> None:
         self._options = options
         self._tracks = tracks
@@ -306,11 +335,17 @@ class _Player:
             print_notice(f"{track.source.name}:")
         # Our own daemon does not come back.
         patience = RECONNECT_SECONDS if self._options.server else 0.0
-        start, key = self._options.start, self._options.key
-        async with connect(url, start, reconnect_seconds=patience, key=key) as stream:
-            self._playback = Playback(self._options, track, self._stop)
-            await self._playback.converse(stream)
-            return self._playback.failed
+        playback = Playback(self._options, track, self._stop)
+        async with connect(
+            url,
+            self._options.start,
+            reconnect_seconds=patience,
+            key=self._options.key,
+            on_lost=playback.show_reconnecting,
+        ) as stream:
+            self._playback = playback
+            await playback.converse(stream)
+            return playback.failed
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -319,14 +354,14 @@ class _Player:
         task = asyncio.current_task()
         assert task is not None
         for number in _SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, number, task)
+            loop.add_signal_handler(number, self._handle_signal, number, task)
         try:
             yield
         finally:
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
 
-    def _on_signal(self, number: int, task: asyncio.Task[int]) -> None:
+    def _handle_signal(self, number: int, task: asyncio.Task[int]) -> None:
         first = self._signal is None
         if first:
             self._signal = number
@@ -340,9 +375,9 @@ _ENCODINGS = ("s16le", "f32le")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Play what is named, one after the other; return the exit code.
+    """Play the files and addresses that ``argv`` names; return the exit code.
 
-    Whatever can be wrong with the input is found before a daemon is started.
+    Mistakes in the input are found before a daemon is started.
 
     Raises:
         ClientError: with its own exit code.

@@ -1,7 +1,7 @@
-"""What a person or a program sees of a stream: live captions, plain lines, or JSON lines.
+"""Renderers of a stream: live captions, plain lines, or JSON lines.
 
-A renderer is told each message after the transcript has taken it in. Captions go to stdout; notices
-go to stderr. No text of a server reaches a terminal with control characters in it.
+A renderer gets each message after the transcript has. Captions go to stdout; notices go to stderr. No text
+of a server reaches a terminal with control characters in it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.text import Text
 
 from ...server.protocol import messages as wire
-from ..sdk.transcript import Transcript
+from ..sdk.transcript import LiveTranscript
 
 __all__ = [
     "JsonRenderer",
@@ -36,30 +36,32 @@ Printer = Callable[[str], None]  # prints one line, given without its end
 
 
 class Renderer(Protocol):
-    def show(self, message: wire.ServerMessage, transcript: Transcript) -> None:
+    """Shows one stream to a person or a program."""
+
+    def show(self, message: wire.ServerMessage, transcript: LiveTranscript) -> None:
         """Show what the message changed."""
 
     def notice(self, text: str) -> None:
         """Print one line about the stream, beside its captions."""
 
-    def lost(self) -> None:
-        """The connection is lost, and being made again; ``resumed`` says that it was."""
+    def show_reconnecting(self) -> None:
+        """Show that the connection is lost and being made again; a ``resumed`` message ends that."""
 
     def tick(self) -> None:
-        """Time has passed: a meter may move."""
+        """Redraw what changes with time, such as a level meter."""
 
-    def close(self, transcript: Transcript) -> None:
-        """Leave the screen as it shall stay, with the committed words that no segment closed."""
+    def close(self, transcript: LiveTranscript) -> None:
+        """Draw the last state of the screen, with the committed words that no segment closed."""
 
 
 class JsonRenderer:
-    """Every message of the server as one JSON line, and nothing else."""
+    """Prints every message of the server as one JSON line."""
 
     def __init__(self, stdout: BinaryIO, notice: Printer) -> None:
         self._stdout = stdout
         self._notice = notice
 
-    def show(self, message: wire.ServerMessage, transcript: Transcript) -> None:
+    def show(self, message: wire.ServerMessage, transcript: LiveTranscript) -> None:
         self._stdout.write(msgspec.json.encode(message) + b"\n")
         self._stdout.flush()
         if isinstance(message, wire.Resumed):
@@ -68,24 +70,24 @@ class JsonRenderer:
     def notice(self, text: str) -> None:
         self._notice(text)
 
-    def lost(self) -> None:
+    def show_reconnecting(self) -> None:
         self._notice(_LOST)
 
     def tick(self) -> None:
         pass
 
-    def close(self, transcript: Transcript) -> None:
+    def close(self, transcript: LiveTranscript) -> None:
         pass
 
 
 class PlainRenderer:
-    """One line for each closed segment, for pipes, files and logs."""
+    """Prints one line for each closed segment, for pipes, files and logs."""
 
     def __init__(self, line: Printer, notice: Printer) -> None:
         self._line = line
         self._notice = notice
 
-    def show(self, message: wire.ServerMessage, transcript: Transcript) -> None:
+    def show(self, message: wire.ServerMessage, transcript: LiveTranscript) -> None:
         if isinstance(message, wire.Segment):
             self._line(_plain(message))
         elif isinstance(message, wire.Resumed):
@@ -94,23 +96,28 @@ class PlainRenderer:
     def notice(self, text: str) -> None:
         self._notice(text)
 
-    def lost(self) -> None:
+    def show_reconnecting(self) -> None:
         self._notice(_LOST)
 
     def tick(self) -> None:
         pass
 
-    def close(self, transcript: Transcript) -> None:
-        if (rest := transcript.unclosed()) is not None:
+    def close(self, transcript: LiveTranscript) -> None:
+        if (rest := transcript.open_segment()) is not None:
             self._line(_plain(rest))
 
 
 class LiveRenderer:
-    """Captions on a terminal: closed segments scroll up, the open one is redrawn in place below.
+    """Draws captions on a terminal: closed segments scroll up, the open one is redrawn in place below.
 
     Committed words stand solid after the time of their segment; the tail that may still change is
     dim and replaced whole. Below stand the status, how far the words are behind, and whether the
     connection is being made again.
+
+    Args:
+        console: the terminal.
+        notice: prints a notice; default: above the captions.
+        status: returns a line for below the captions, such as a level meter.
     """
 
     def __init__(
@@ -119,7 +126,6 @@ class LiveRenderer:
         notice: Printer | None = None,
         status: Callable[[], Text] | None = None,
     ) -> None:
-        """``status`` gives a line for below the captions, such as a level meter."""
         self._console = console
         self._status = status
         self._captions = Text()
@@ -136,7 +142,7 @@ class LiveRenderer:
         self._lost = False
         self._live.start()
 
-    def show(self, message: wire.ServerMessage, transcript: Transcript) -> None:
+    def show(self, message: wire.ServerMessage, transcript: LiveTranscript) -> None:
         match message:
             case wire.Lag():
                 self._lag = message.behind
@@ -157,7 +163,7 @@ class LiveRenderer:
     def notice(self, text: str) -> None:
         self._notice(text)
 
-    def lost(self) -> None:
+    def show_reconnecting(self) -> None:
         self._lost = True
         self._draw(refresh=True)
 
@@ -165,10 +171,10 @@ class LiveRenderer:
         if self._status is not None:
             self._draw(refresh=True)
 
-    def close(self, transcript: Transcript) -> None:
+    def close(self, transcript: LiveTranscript) -> None:
         self._live.update(Text())
         self._live.stop()
-        if (rest := transcript.unclosed()) is not None:
+        if (rest := transcript.open_segment()) is not None:
             self._console.print(_caption(rest.start, rest.text))
 
     def _draw(self, *, refresh: bool) -> None:
@@ -183,7 +189,7 @@ class LiveRenderer:
             status.append(f"  {self._language}" if self._language else "", style="cyan")
         self._live.update(_Bottom(self._captions, status or None), refresh=refresh)
 
-    def _open(self, transcript: Transcript) -> Text:
+    def _open(self, transcript: LiveTranscript) -> Text:
         words = (*transcript.open_words, *transcript.tail)
         if not words:
             return Text()
@@ -195,10 +201,14 @@ class LiveRenderer:
 
 
 class ProgressBar:
-    """How much of a file the server has taken, when it is not played at a pace."""
+    """A bar for how much of a file the server has taken, for a file that is played without a pace.
+
+    Args:
+        console: the terminal.
+        total: the file's length in seconds; None if unknown.
+    """
 
     def __init__(self, console: Console, total: float | None) -> None:
-        """``total`` is the file's length in seconds, None if unknown."""
         self.console = console
         self._progress = Progress(
             TextColumn("transcribing"),
@@ -215,7 +225,7 @@ class ProgressBar:
         self._progress.start()
 
     def advance(self, seconds: float) -> None:
-        """The server holds the audio up to ``seconds``."""
+        """Move the bar: the server holds the audio up to ``seconds``."""
         self._progress.update(self._task, completed=seconds, at=clock(seconds))
 
     def print(self, line: str) -> None:
@@ -223,11 +233,12 @@ class ProgressBar:
         self.console.print(Text(line), soft_wrap=True)
 
     def close(self) -> None:
+        """Remove the bar."""
         self._progress.stop()
 
 
 class _Bottom:
-    """The last lines of a text, as many as the terminal has room for, and a line of status."""
+    """The last lines of a text that fit on the terminal, and a line of status."""
 
     def __init__(self, text: Text, status: Text | None = None) -> None:
         self.text = text
@@ -244,7 +255,7 @@ class _Bottom:
 
 
 def clock(seconds: float) -> str:
-    """``01:02.50``, with the hours in front from one hour on."""
+    """Return a time as ``01:02.50``, with the hours in front from one hour on."""
     hundredths = round(seconds * 100)
     minutes, rest = divmod(hundredths, 6000)
     hours, minutes = divmod(minutes, 60)
@@ -263,6 +274,6 @@ def _caption(start: float, text: str, tail: str = "") -> Text:
 
 
 def clean(text: str, *, strip: bool = True) -> str:
-    """Without control characters, which could drive the terminal."""
+    """Return ``text`` without control characters, which could drive the terminal."""
     text = "".join(" " if unicodedata.category(char) == "Cc" else char for char in text)
     return text.strip() if strip else text.rstrip()

@@ -1,4 +1,4 @@
-"""Which renderer suits where stdout and stderr go, and the lines printed beside the captions."""
+"""The choice of a renderer for stdout and stderr, and the lines printed beside the captions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Screen", "loading", "open_screen", "print_notice"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """Where captions go and, for a file played without a pace, the bar that shows how far it is."""
+    """A renderer and, for a file played without a pace, the bar that shows how far it is."""
 
     renderer: Renderer
     bar: ProgressBar | None = None
@@ -33,11 +33,14 @@ def open_screen(
     total: float | None,
     status: Callable[[], Text] | None = None,
 ) -> Screen:
-    """Choose by what stdout and stderr are.
+    """Choose renderer and bar by what stdout and stderr are.
 
     Args:
+        json: print messages instead of captions.
+        paced: the audio is sent at the speed of speech, or comes by itself.
+        color: captions may have colors.
         total: the length of the audio in seconds.
-        status: gives a line for below live captions.
+        status: returns a line for below live captions.
     """
     stdout = Console(no_color=True if not color else None, highlight=False)
     stderr = _stderr(color)

@@ -33,14 +33,17 @@ _PEAKS_PER_SECOND = 100
 
 
 class Timeline:
-    """Takes in what is sent and received; at the end writes the page.
+    """A page of one stream: takes the audio and the messages as they pass, and is written at the end.
+
+    Args:
+        path: the page, an HTML file.
+        name: the recording's, for the page's title.
 
     Raises:
         OutputError: the page's file cannot be written.
     """
 
     def __init__(self, path: Path, name: str) -> None:
-        """``name`` is that of the recording, for the page's title."""
         if path.suffix.lower() not in (".html", ".htm") and not path.is_dir():
             raise OutputError(f"--timeline {path}: the page is HTML; give it a name in .html")
         self._file = TextFile(path, flag="--timeline")
@@ -49,17 +52,18 @@ class Timeline:
         self._times = StreamTimes()
         self._model = ""
 
-    def sent(self, pcm: bytes) -> None:
-        """Audio went out: s16le mono at 16 kHz."""
+    def add_audio(self, pcm: bytes) -> None:
+        """Add audio that is sent: s16le mono at 16 kHz."""
         self._pcm += pcm
 
-    def received(self, message: wire.ServerMessage) -> None:
+    def add_message(self, message: wire.ServerMessage) -> None:
+        """Add a message of the server, at the time of the audio sent until now."""
         self._times.on_message(message, self._seconds())
         if isinstance(message, wire.Ready):
             self._model = message.model
 
     def write(self) -> None:
-        """Write the page."""
+        """Write the page; raises OutputError."""
         self._file.write(self._page())
 
     def _seconds(self) -> float:
@@ -92,7 +96,7 @@ class Timeline:
 
 
 def _peaks(samples: NDArray[np.int16]) -> list[int]:
-    """The loudest sample of each hundredth of a second, 0 to 127."""
+    """Return the loudest sample of each hundredth of a second, 0 to 127."""
     step = SAMPLE_RATE // _PEAKS_PER_SECOND
     padded = np.pad(np.abs(samples.astype(np.int32)), (0, -samples.size % step))
     peaks: list[int] = (padded.reshape(-1, step).max(axis=1, initial=0) * 127 // 32_768).tolist()
@@ -100,7 +104,7 @@ def _peaks(samples: NDArray[np.int16]) -> list[int]:
 
 
 def _mp3(samples: NDArray[np.int16]) -> str:
-    """As a data address: every browser plays MP3, and an hour takes some 15 MB."""
+    """Return a data address with MP3, which every browser plays; an hour takes about 15 MB."""
     buffer = io.BytesIO()
     with av.open(buffer, mode="w", format="mp3") as container:
         stream = container.add_stream("mp3", rate=SAMPLE_RATE)

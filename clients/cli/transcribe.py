@@ -290,7 +290,7 @@ def transcribe_parser() -> FlagParser:
 
 
 def with_underscores(argv: Sequence[str]) -> list[str]:
-    """``--output-dir=a-b`` as ``--output_dir=a-b``, up to a ``--`` of its own."""
+    """Return ``argv`` with ``--output-dir=a-b`` as ``--output_dir=a-b``, up to a ``--`` of its own."""
     end = argv.index("--") if "--" in argv else len(argv)
     return [_with_underscores(argument) for argument in argv[:end]] + list(argv[end:])
 
@@ -315,6 +315,8 @@ _MOST_CANDIDATES = 100  # of a beam or a draw; more would not end
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscribeSettings:
+    """The files to transcribe, and how; checked as far as that needs no model."""
+
     files: tuple[str, ...]
     model: str  # a published name or a path
     model_dir: str | None
@@ -332,7 +334,7 @@ class TranscribeSettings:
 
     @property
     def decode_options(self) -> dict[str, Any]:
-        """Those of ``options`` that are fields of DecodingOptions."""
+        """The ``options`` that are fields of DecodingOptions."""
         return {name: value for name, value in self.options.items() if name in _DECODING}
 
 
@@ -371,10 +373,10 @@ def parse_settings(argv: Sequence[str]) -> TranscribeSettings:
 
 
 def fallback_temperatures(first: float, increment: float | None) -> tuple[float, ...]:
-    """From ``first`` up to 1 in steps of ``increment``, rounded as ``numpy.arange`` does.
+    """Return temperatures from ``first`` up to 1 in steps of ``increment``, rounded as ``numpy.arange`` does.
 
     Raises:
-        UsageError: steps of nothing, or down.
+        UsageError: ``increment`` is not above 0.
     """
     if increment is None:
         return (first,)
@@ -400,7 +402,7 @@ def _at_least(least: int, name: str, value: int) -> int:
 
 
 def _compute_type(given: argparse.Namespace) -> str:
-    """``--fp16 False`` is full precision, which only float32 gives."""
+    """Return the compute type; ``--fp16 False`` is full precision, which only float32 gives."""
     asked: str = given.compute_type
     if given.fp16:
         return asked
@@ -410,7 +412,7 @@ def _compute_type(given: argparse.Namespace) -> str:
 
 
 def _settle_language(given: argparse.Namespace) -> list[str]:
-    """English-only models leave no choice. Returns what to tell the user."""
+    """Set the language of models that know English only; return notices for the user."""
     if not given.model.endswith(".en") or given.language == "en":
         return []
     asked, given.language = given.language, "en"
@@ -433,7 +435,7 @@ def _no_effect(given: argparse.Namespace) -> list[str]:
 
 
 def _overwritten(files: Sequence[str]) -> list[str]:
-    """Files of one name in several folders, or of several types, have the same transcript."""
+    """Return notices of files whose transcripts overwrite each other, as their names differ by folder or type only."""
     stems = Counter(os.path.splitext(os.path.basename(path))[0] for path in files)
     return [
         f"{count} of the files are called {stem}: the last one's transcript stays"
@@ -456,7 +458,7 @@ _Result = TypeVar("_Result")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command. 0: done. 1: some file could not be transcribed; the others were.
+    """Transcribe files; return 0, or 1 if one could not be transcribed.
 
     Raises:
         UsageError: a flag makes no sense, or the folder cannot be written to.
@@ -475,7 +477,7 @@ def main(argv: Sequence[str]) -> int:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Warnings of the library as one line each, without a place in its source."""
+    """Show warnings of the library as one line each, without a place in its source."""
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
         print_message("warning", str(message))
@@ -502,7 +504,7 @@ def _writer(settings: TranscribeSettings) -> ResultWriter:
 
 
 def _transcribe_files(settings: TranscribeSettings, writer: ResultWriter) -> int:
-    """Transcribes every file that can be; returns how many could not."""
+    """Transcribe every file that can be; return how many could not."""
     from ...model.media.audio import load_audio
     from ...model.transcription.transcribe import transcribe
 
@@ -540,7 +542,7 @@ def _write(
 
 
 def _attempt(path: str, work: Callable[[], _Result]) -> _Result | None:
-    """Work on one file: what goes wrong with it is told, and is no matter of the other files."""
+    """Do the work on one file; an error is printed, and the result is None."""
     try:
         return work()
     except DecodingOptionsError as error:
@@ -555,7 +557,7 @@ def _attempt(path: str, work: Callable[[], _Result]) -> _Result | None:
 
 
 def _check_machine(settings: TranscribeSettings) -> None:
-    """Rejects what only PyTorch can tell, and sets the number of threads."""
+    """Reject options that only PyTorch can judge, and set the number of threads."""
     from ...model.cpu.runtime import use_passive_omp_wait
 
     use_passive_omp_wait()
@@ -601,7 +603,7 @@ def _load(settings: TranscribeSettings) -> Whisper:
 
 
 def _head(path: str) -> None:
-    """Whose text follows, as ``head`` says it. On stderr: standard output is text alone, also in a pipe."""
+    """Print the name of the next file as ``head`` does. On stderr: standard output is text alone, also in a pipe."""
     sys.stdout.flush()
     sys.stderr.write(f"==> {path} <==\n")
     sys.stderr.flush()

@@ -24,11 +24,10 @@ from ...server.protocol import captions
 from ...server.protocol import messages as wire
 from ...server.protocol.captions import CaptionFormat
 from ..sources.files import AudioSource, Pacer, Source
-from .connection import RECONNECT_SECONDS, StreamConnection
+from .connection import RECONNECT_SECONDS, ReconnectingStream
 from .connection import connect as open_stream
 from .embed import DaemonOptions, daemon
-from .transcript import OutputFile
-from .transcript import Transcript as _Collector
+from .transcript import LiveTranscript, OutputFile
 
 __all__ = [
     "Stream",
@@ -41,12 +40,18 @@ __all__ = [
 
 
 class StreamOptions(TypedDict, total=False):
-    """Of one stream; each has the default of the protocol's ``start``.
+    """Options of one stream; each has the default of the protocol's ``start``.
 
-    encoding: ``s16le`` or ``f32le``. sample_rate: per second and channel. channels: 1 or 2.
-    language: ISO code; left out: detected. task: ``transcribe`` or ``translate``. prompt: context or
-    vocabulary. languages: codes that may be detected. hotwords: words to expect, such as names.
-    endpoint_silence: seconds that end an utterance.
+    Attributes:
+        encoding: ``s16le``, ``f32le``, or another that the protocol lists.
+        sample_rate: samples per second and channel.
+        channels: interleaved channels.
+        language: ISO code of what is spoken; None: detected.
+        task: ``transcribe``, or ``translate`` into English.
+        languages: codes that may be detected; empty: any.
+        prompt: context or vocabulary.
+        hotwords: words to expect, such as names.
+        endpoint_silence: seconds of silence that end an utterance; None: the daemon's.
     """
 
     encoding: wire.Encoding
@@ -62,56 +67,91 @@ class StreamOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """What was said: closed segments in order, each with its words and their times in seconds."""
+    """The transcript of a whole stream.
+
+    Attributes:
+        segments: closed segments in order, each with its words and their times in seconds.
+        language: ISO code; empty if nothing was said.
+    """
 
     segments: tuple[wire.Segment, ...]
     language: str
 
     @property
     def text(self) -> str:
+        """The text of all segments."""
         return "".join(segment.text for segment in self.segments).strip()
 
     @property
     def words(self) -> tuple[wire.Word, ...]:
+        """The words of all segments."""
         return tuple(word for segment in self.segments for word in segment.words)
 
     def render(self, format: CaptionFormat) -> str:
-        """As ``srt``, ``vtt``, ``txt`` or ``json``."""
+        """Return the transcript as ``srt``, ``vtt``, ``txt`` or ``json``."""
         return captions.render(self.segments, format)
 
     def save(self, path: str | Path) -> None:
-        """Write a file; its extension names the format. Raises OutputError."""
+        """Write the transcript to a file, whose extension names the format.
+
+        Raises:
+            OutputError: the extension names no format, or the file cannot be written.
+        """
         OutputFile(Path(path)).write(self.segments)
 
 
 class Stream:
     """An open stream. Iterate it for events, from the task that sends or from another one.
 
-    Sending waits when the server does not keep up, and events wait to be taken: who sends more than
-    a few seconds of audio at once should take events in another task meanwhile.
+    Sending waits when the daemon does not keep up, and events wait to be taken: to send more than a few
+    seconds of audio at once, take events in another task meanwhile.
     """
 
-    def __init__(self, connection: StreamConnection) -> None:
+    def __init__(self, connection: ReconnectingStream) -> None:
         self._connection = connection
         self._flushes = 0
 
     async def send(self, pcm: bytes) -> None:
-        """Send audio as the options declare it; any number of bytes. Raises ConnectionLost."""
+        """Send audio; waits while the daemon does not keep up.
+
+        Args:
+            pcm: any number of bytes, in the format that the options declare.
+
+        Raises:
+            ConnectionLost: the stream has ended.
+        """
         await self._connection.send_audio(pcm)
 
     async def flush(self) -> str:
-        """Ask for all that was sent to be committed; returns the ``id`` of the Flushed that follows."""
+        """Ask for all audio sent so far to be committed.
+
+        Returns:
+            The ``id`` of the Flushed event that answers.
+
+        Raises:
+            ConnectionLost: the stream has ended.
+        """
         self._flushes += 1
         flush_id = f"f{self._flushes}"
         await self._connection.flush(flush_id)
         return flush_id
 
     async def end(self) -> None:
-        """No more audio comes: the last words and Done follow, and the iteration ends."""
+        """Declare the end of the audio: the last words and Done follow, and the iteration ends.
+
+        Raises:
+            ConnectionLost: the stream has ended.
+        """
         await self._connection.eos()
 
     def __aiter__(self) -> AsyncIterator[wire.ServerMessage]:
-        """Every event; ends after Done. Raises RemoteError, ConnectionLost or StreamError."""
+        """Iterate over the events; ends after Done.
+
+        Raises:
+            RemoteError: the daemon ended the stream with an error.
+            ConnectionLost: the connection was lost, and the stream cannot go on.
+            StreamError: the daemon broke the protocol.
+        """
         return self._connection.__aiter__()
 
 
@@ -125,14 +165,22 @@ async def connect(
 ) -> AsyncIterator[Stream]:
     """Open a stream to the daemon at ``ws://host:port``; leaving the context closes it.
 
-    ``key`` is the API key, where the daemon wants one.
+    A lost connection is made again, and the stream goes on without a missing or doubled word; a Resumed event
+    says so.
 
-    A lost connection is made again for up to ``reconnect_seconds``, and goes on without a missing or
-    doubled word; a Resumed event says so.
+    Args:
+        url: the daemon's address; without a path, that of the native protocol is added.
+        key: the API key, where the daemon wants one.
+        reconnect_seconds: how long to try when the connection is lost; 0: not at all.
+        options: see :class:`StreamOptions`.
+
+    Returns:
+        A context manager, which gives the open Stream.
 
     Raises:
-        UsageError: ``url`` is no websocket address.
+        UsageError: ``url`` is no websocket address, or ``key`` has characters that no header can carry.
         ConnectError: nothing was opened; the text says why.
+        RemoteError: the daemon refused the options; raised where events are taken.
     """
     start = wire.Start(**options)  # type: ignore[arg-type]  # a wrong task is refused by the server
     async with open_stream(url, start, reconnect_seconds=reconnect_seconds, key=key) as connection:
@@ -152,13 +200,21 @@ async def transcribe_file(
     """Transcribe any audio or video file.
 
     Args:
+        path: the file.
         url: a daemon's address; None starts one with ``model`` for this call.
         key: its API key, where it wants one.
-        speed: in times real time; 0: as fast as the daemon takes it.
-        on_event: told of every event as it comes.
+        model: a published name or the path of weights, for a daemon of its own.
+        speed: times real time; 0: as fast as the daemon takes the audio.
+        on_event: called with every event as it comes.
+        options: see :class:`StreamOptions`; those of the audio's format are not used.
+
+    Returns:
+        The whole transcript.
 
     Raises:
         SourceError: the file cannot be read as audio.
+        DaemonError: the daemon of this call did not start.
+        NotInstalledError: ``url`` is None, and the engine is not installed.
         StreamError: the stream failed.
 
     Warns:
@@ -166,7 +222,7 @@ async def transcribe_file(
     """
     source = AudioSource(Path(path))
     await asyncio.to_thread(source.check)
-    collector = _Collector()
+    collector = LiveTranscript()
     async with aclosing(_events(source, url, key, model, speed, options)) as events:
         async for event in events:
             collector.add(event)
@@ -191,9 +247,13 @@ async def transcribe_microphone(
         url: a daemon's address; None starts one with ``model`` for this call.
         key: its API key, where it wants one.
         device: a number, or a part of a name; None: the system's default.
+        model: a published name or the path of weights, for a daemon of its own.
+        options: see :class:`StreamOptions`; those of the audio's format are not used.
 
     Raises:
         SourceError: there is no microphone, or what is needed for it is not installed.
+        DaemonError: the daemon of this call did not start.
+        NotInstalledError: ``url`` is None, and the engine is not installed.
         StreamError: the stream failed.
     """
     from ..sources.microphone import Microphone
@@ -219,7 +279,7 @@ async def _events(
             connect(address, key=key, **_without_format(options))
         )
         sender = asyncio.create_task(_send(source, stream, Pacer(speed)))
-        stack.push_async_callback(_cancelled, sender)
+        stack.push_async_callback(_cancel, sender)
         async for event in stream:
             yield event
             if sender.done() and not sender.cancelled() and sender.exception():
@@ -238,13 +298,13 @@ async def _send(source: Source, stream: Stream, pacer: Pacer) -> None:
     await stream.end()
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 def _without_format(options: StreamOptions) -> StreamOptions:
-    """Sources send s16le mono at 16 kHz, whatever is in them."""
+    """Return the options without those of the audio's format: sources send s16le mono at 16 kHz."""
     kept = dict(options)
     for name in ("encoding", "sample_rate", "channels"):
         kept.pop(name, None)

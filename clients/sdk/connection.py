@@ -1,6 +1,4 @@
-"""Opens websockets to a server, and explains in one sentence why one cannot be opened.
-
-One stream to a server, for asyncio: PCM goes in, typed messages come out.
+"""One stream to a server, for asyncio: PCM goes in, typed messages come out.
 
 ::
 
@@ -10,10 +8,12 @@ One stream to a server, for asyncio: PCM goes in, typed messages come out.
         async for message in stream:
             ...
 
-When the connection drops, even before the server has said ``ready``, the stream goes on with a new one:
-what the server does not hold yet is kept and sent again, and what it said meanwhile arrives, so that no
+When the connection drops, even before the server has sent ``ready``, the stream goes on with a new one:
+what the server does not hold yet is kept and sent again, and the messages of the meantime arrive, so that no
 word is missing or comes twice.
 A server that has forgotten the stream (it was restarted) gets a new one from the last closed segment on.
+
+An error that tells why no connection could be opened says so in one sentence.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from ...server.protocol import messages as wire
 from ...server.protocol.codec import codec_for
 from ...server.protocol.errors import ProtocolError, UnknownMessage
 from ..errors import ConnectError, ConnectionLost, RemoteError, StreamError, UsageError
-from .session import Session
+from .session import ClientSession
 
-__all__ = ["RECONNECT_SECONDS", "StreamConnection", "connect", "dial", "stream_url"]
+__all__ = ["RECONNECT_SECONDS", "ReconnectingStream", "connect", "dial", "stream_url"]
 
 _SEND_BUFFER = 64 * 1024  # bytes
 _OPEN_SECONDS = 10.0
@@ -63,7 +63,17 @@ def stream_url(url: str) -> str:
 
 
 async def dial(url: str, subprotocol: str, key: str | None = None) -> ClientConnection:
-    """Return an open websocket; raises ConnectError, and UsageError for what can be no key."""
+    """Open a websocket.
+
+    Args:
+        url: a complete address; see ``stream_url``.
+        subprotocol: the server has to speak it.
+        key: the API key, where the server wants one.
+
+    Raises:
+        UsageError: ``key`` has characters that no header can carry.
+        ConnectError: no connection was made, or the server does not speak ``subprotocol``.
+    """
     if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key != ""):
         raise UsageError("the key may hold printable ASCII characters only")
     socket = await _open(url, subprotocol, key)
@@ -130,7 +140,7 @@ def _status_reason(status: int, key: str | None) -> str:
 
 
 def _certificate_reason(error: ssl.SSLCertVerificationError) -> str:
-    """Numbers are OpenSSL's, X509_V_ERR_…"""
+    """Return the reason why a certificate was refused; the numbers are OpenSSL's X509_V_ERR_…"""
     match error.verify_code:
         case 10:
             return "the server's certificate has expired; the server needs a new one"
@@ -166,12 +176,17 @@ async def connect(
     subprotocol: str = wire.MSGPACK_SUBPROTOCOL,
     reconnect_seconds: float = RECONNECT_SECONDS,
     key: str | None = None,
-) -> AsyncIterator[StreamConnection]:
-    """Open a stream with ``start``; leaving the context closes it.
+    on_lost: Callable[[], None] | None = None,
+) -> AsyncIterator[ReconnectingStream]:
+    """Open a stream; leaving the context closes it.
 
     Args:
-        key: the API key, where the server wants one.
+        url: ``ws://host:port``, with or without a path.
+        start: the options of the stream.
+        subprotocol: the encoding of messages, one of ``messages.SUBPROTOCOLS``.
         reconnect_seconds: how long to try when the connection drops; 0: not at all.
+        key: the API key, where the server wants one.
+        on_lost: called when the connection is lost, before the first attempt to make it again.
 
     Raises:
         UsageError: ``url`` is no websocket address, or ``key`` no key.
@@ -180,7 +195,7 @@ async def connect(
     url = stream_url(url)
     start = msgspec.structs.replace(start, resume=reconnect_seconds > 0)
     socket = await dial(url, subprotocol, key)
-    stream = StreamConnection(socket, url, subprotocol, start, reconnect_seconds, key)
+    stream = ReconnectingStream(socket, url, subprotocol, start, reconnect_seconds, key, on_lost)
     try:
         await stream.open()
         yield stream
@@ -188,8 +203,8 @@ async def connect(
         await stream.close()
 
 
-class StreamConnection:
-    """An open stream. Iterate it for the server's messages while sending from another task.
+class ReconnectingStream:
+    """A stream that goes on when its connection drops. One task may send while another iterates.
 
     The iteration yields every message, ends after ``done``, and raises :class:`RemoteError` after a
     fatal ``error``, :class:`ConnectionLost` when the connection ends before either and the stream
@@ -205,16 +220,16 @@ class StreamConnection:
         subprotocol: str,
         start: wire.Start,
         reconnect_seconds: float,
-        key: str | None = None,
+        key: str | None,
+        on_lost: Callable[[], None] | None,
     ) -> None:
-        # Called when the connection is lost, before the first attempt to make it again.
-        self.on_lost: Callable[[], None] = lambda: None
+        self._on_lost = on_lost
         self._socket = socket
         self._key = key
         self._url = url
         self._codec = codec_for(subprotocol)
         self._reconnect_seconds = reconnect_seconds
-        self._session = Session(start)
+        self._session = ClientSession(start)
         self._backlog = self._session.backlog
         self._inbox: asyncio.Queue[wire.ServerMessage | None] = asyncio.Queue(_INBOX)
         self._connected = True
@@ -233,7 +248,7 @@ class StreamConnection:
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._send_all())]
 
     async def close(self) -> None:
-        """Leave at once."""
+        """Close the connection at once, whatever is still on its way."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -247,7 +262,7 @@ class StreamConnection:
         Raises:
             ConnectionLost: the connection has ended, and the stream with it.
         """
-        self._session.say(message)
+        self._session.add(message)
         self._work.set()
         while self._fault is None and not self._backlog.all_sent:
             if not self._connected and self._backlog.size < _BACKLOG_BYTES:
@@ -294,19 +309,19 @@ class StreamConnection:
 
     async def _send_some(self, socket: ClientConnection) -> None:
         while self._connected and socket is self._socket and not self._backlog.all_sent:
-            await self._tell_seen(socket)
+            await self._acknowledge(socket)
             await socket.send(self._codec.encode(self._backlog.next()))
             if socket is not self._socket or not self._connected:
                 return  # the backlog was, or will be, rewound
-            self._backlog.sent()
+            self._backlog.advance()
             self._progress.set()
-        await self._tell_seen(socket)
+        await self._acknowledge(socket)
 
-    async def _tell_seen(self, socket: ClientConnection) -> None:
+    async def _acknowledge(self, socket: ClientConnection) -> None:
         """Acknowledge what has arrived, now and then."""
-        seen = self._session.seen(asyncio.get_running_loop().time())
-        if seen is not None:
-            await socket.send(self._codec.encode(seen))
+        due = self._session.acknowledgement(asyncio.get_running_loop().time())
+        if due is not None:
+            await socket.send(self._codec.encode(due))
 
     async def _receive(self) -> None:
         """Receive until the stream has ended, over as many connections as it takes."""
@@ -320,11 +335,11 @@ class StreamConnection:
                 message = self._decode(frame)
                 if message is None:
                     continue
-                self._session.note(message)
+                self._session.receive(message)
                 self._work.set()  # there may be something to acknowledge
                 if self._session.stops_early(message):
                     continue
-                for event in self._session.tell(message):
+                for event in self._session.merge(message):
                     await self._inbox.put(event)
                 if isinstance(message, wire.Done) or _is_fatal(message):
                     self._end(ConnectionLost("the stream has ended"))
@@ -335,7 +350,7 @@ class StreamConnection:
                 self._inbox.put_nowait(None)
 
     def _end(self, fault: StreamError) -> None:
-        """Nothing can be sent any more."""
+        """End the stream with ``fault``: senders and receivers get it from now on."""
         self._error = fault
         self._fault = fault if isinstance(fault, ConnectionLost) else ConnectionLost(str(fault))
         self._work.set()
@@ -355,10 +370,11 @@ class StreamConnection:
         # Before ``ready`` there is nothing to resume: the stream is opened once more.
         again = self._session.resumable if self._session.opened else self._reconnect_seconds > 0
         if not (again and passing):
-            raise _lost(lost) from None
+            raise _connection_lost(lost) from None
         self._connected = False
         self._progress.set()
-        self.on_lost()
+        if self._on_lost is not None:
+            self._on_lost()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._reconnect_seconds
         pause = _FIRST_PAUSE
@@ -367,28 +383,32 @@ class StreamConnection:
                 if await self._resume():
                     return
             if loop.time() + pause > deadline:
-                raise _lost(lost) from None
+                raise _connection_lost(lost) from None
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _resume(self) -> bool:
-        """Whether a new connection goes on with the stream; raises ConnectionLost if none ever will."""
+        """Try to go on with a new connection; return whether it does.
+
+        Raises:
+            ConnectionLost: no connection ever will.
+        """
         socket = await dial(self._url, self._codec.subprotocol, self._key)
         try:
             await socket.send(self._codec.encode(self._session.greeting()))
             answer = self._decode(await socket.recv())
             while answer is None or isinstance(answer, wire.Warning):
                 answer = self._decode(await socket.recv())
-            told = self._session.accepted(answer)
+            event = self._session.accept(answer)
         except BaseException:
             await socket.close()
             raise
-        if told is None:
+        if event is None:
             await socket.close()
             return False
         self._socket, self._connected = socket, True
         self._work.set()
-        await self._inbox.put(told)
+        await self._inbox.put(event)
         return True
 
 
@@ -396,7 +416,7 @@ def _is_fatal(message: wire.ServerMessage) -> bool:
     return isinstance(message, wire.Error) and message.fatal
 
 
-def _lost(error: ws_errors.ConnectionClosed) -> ConnectionLost:
+def _connection_lost(error: ws_errors.ConnectionClosed) -> ConnectionLost:
     if error.rcvd is None:
         return ConnectionLost("the connection to the server was lost before the stream was done")
     why = f"code {error.rcvd.code}" + (f", {error.rcvd.reason}" if error.rcvd.reason else "")

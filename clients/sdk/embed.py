@@ -17,9 +17,9 @@ from ...server.protocol.errors import SERVE_HELP
 from ..errors import DaemonError
 from ..installed import check_engine
 
-__all__ = ["DaemonOptions", "daemon"]
+__all__ = ["START_SECONDS", "DaemonOptions", "daemon", "explain_exit"]
 
-_START_SECONDS = 600.0  # a first start may download weights
+START_SECONDS = 1800.0  # a first start may download gigabytes of weights
 _STOP_SECONDS = 5.0
 _LINE_BYTES = 8192
 _FOR_OTHERS = ("WHISPER_STREAM_API_KEYS", "WHISPER_STREAM_CONFIG")
@@ -28,7 +28,7 @@ _KEPT_LINES = 50  # of the daemon's stderr, to explain its end
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonOptions:
-    """What the embedded daemon runs. None leaves a choice to the daemon."""
+    """Options of the embedded daemon; None leaves the choice to it."""
 
     model: str = "tiny.en"
     device: str | None = None
@@ -37,6 +37,7 @@ class DaemonOptions:
     policy: str | None = None
 
     def arguments(self) -> list[str]:
+        """Return the daemon's command line, without the command."""
         arguments = ["--host", "127.0.0.1", "--port", "0", "--announce", "--exit-with-stdin"]
         arguments += ["--model", self.model]
         for flag, value in (
@@ -54,15 +55,29 @@ _COMMAND = (sys.executable, "-m", "whisper_stream.server")
 
 
 @asynccontextmanager
-async def daemon(options: DaemonOptions, command: Sequence[str] = _COMMAND) -> AsyncIterator[str]:
+async def daemon(
+    options: DaemonOptions,
+    command: Sequence[str] = _COMMAND,
+    *,
+    start_seconds: float = START_SECONDS,
+    stop_seconds: float = _STOP_SECONDS,
+) -> AsyncIterator[str]:
     """Start a daemon on a free loopback port and yield its address once it listens.
 
     It runs in a session of its own, so that Ctrl-C in the terminal reaches only the caller. It ends
     with the context, or when this process dies, as its stdin closes then.
 
+    Args:
+        options: what it runs.
+        command: the program and its first arguments, before those of ``options``.
+        start_seconds: how long it may take to listen. What a first start has downloaded until then is
+            kept, and the next one goes on from there.
+        stop_seconds: how long it may take to end by itself, and how long once it was asked to.
+
     Raises:
         NotInstalledError: this installation has no engine.
-        DaemonError: it ended before it was listening; the text is its own error line.
+        DaemonError: it ended before it was listening, and the text is its own error line; or it took
+            longer than ``start_seconds``.
     """
     if command is _COMMAND:
         instead = "name a running daemon with --server, or "
@@ -79,31 +94,38 @@ async def daemon(options: DaemonOptions, command: Sequence[str] = _COMMAND) -> A
     assert process.stdin and process.stdout and process.stderr
     kept: deque[str] = deque(maxlen=_KEPT_LINES)
     url: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-    readers = asyncio.gather(_announced(process.stdout, url), _keep(process.stderr, kept))
+    readers = asyncio.gather(_read_address(process.stdout, url), _keep(process.stderr, kept))
     listening = False
     try:
-        address = await url
+        try:
+            async with asyncio.timeout(start_seconds):
+                address = await url
+        except TimeoutError:
+            raise DaemonError(
+                f"the embedded daemon was not ready within {start_seconds:g} s; start again to go on "
+                "with a download, or choose a smaller --model"
+            ) from None
         if address is None:
-            await _stop(process, patience=_STOP_SECONDS)
+            await _stop(process, stop_seconds, stop_seconds)
             await asyncio.wait([readers], timeout=1.0)  # a grandchild may hold the pipe open
             code = process.returncode
-            raise DaemonError(_explain(kept, code), 2 if code == 2 else 1)
+            raise DaemonError(explain_exit(kept, code), 2 if code == 2 else 1)
         listening = True
         yield address
     finally:
         process.stdin.close()
-        await _stop(process, patience=_STOP_SECONDS if listening else 0.0)
+        await _stop(process, stop_seconds if listening else 0.0, stop_seconds)
         readers.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await readers
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what is meant for a daemon that others use, such as its keys."""
+    """Return our environment without the variables of a daemon that others use, such as its keys."""
     return {name: value for name, value in os.environ.items() if name not in _FOR_OTHERS}
 
 
-async def _announced(stdout: asyncio.StreamReader, url: asyncio.Future[str | None]) -> None:
+async def _read_address(stdout: asyncio.StreamReader, url: asyncio.Future[str | None]) -> None:
     """Resolve ``url`` with the announced address, or None at the end; read on, so no pipe fills."""
     try:
         async for line in _lines(stdout):
@@ -127,7 +149,7 @@ async def _keep(stderr: asyncio.StreamReader, lines: deque[str]) -> None:
 
 
 async def _lines(pipe: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Lines of any length, cut to their first bytes; ``readline`` fails on long ones."""
+    """Yield lines of any length, cut to their first bytes; ``readline`` fails on long ones."""
     line = b""
     while block := await pipe.read(_LINE_BYTES):
         *ended, rest = block.split(b"\n")
@@ -139,9 +161,14 @@ async def _lines(pipe: asyncio.StreamReader) -> AsyncIterator[bytes]:
         yield line
 
 
-async def _stop(process: Process, patience: float) -> None:
-    """End the daemon: it stops by itself once its stdin is closed, else it is made to."""
-    for wait, end in ((patience, process.terminate), (_STOP_SECONDS, process.kill)):
+async def _stop(process: Process, patience: float, stop_seconds: float) -> None:
+    """Wait for the daemon, which ends once its stdin is closed; then terminate it, then kill it.
+
+    Args:
+        patience: seconds before it is terminated.
+        stop_seconds: seconds from then until it is killed.
+    """
+    for wait, end in ((patience, process.terminate), (stop_seconds, process.kill)):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 await process.wait()
@@ -152,8 +179,13 @@ async def _stop(process: Process, patience: float) -> None:
     await process.wait()
 
 
-def _explain(lines: Sequence[str], code: int | None) -> str:
-    """The daemon's own error line, else its last words."""
+def explain_exit(lines: Sequence[str], code: int | None) -> str:
+    """Return why the daemon ended: the text of its own error line, or else its last line.
+
+    Args:
+        lines: the end of its stderr.
+        code: its exit code.
+    """
     for line in reversed(lines):
         _, found, reason = line.partition("error: ")
         if found:

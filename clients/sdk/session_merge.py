@@ -1,4 +1,4 @@
-"""Messages of one or several sessions, told as one stream: times, numbers and words go on. No I/O."""
+"""Messages of one or several sessions as one stream, whose times, numbers and words go on. No I/O."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import msgspec
 
 from ...server.protocol import messages as wire
 
-__all__ = ["Origin", "Story"]
+__all__ = ["Origin", "SessionMerger"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a session begins in the stream: the same place in three units."""
+    """The place in the stream where a session begins, in three units."""
 
     seconds: float = 0.0
     samples: int = 0
     bytes: int = 0
 
 
-class Story:
-    """After a restart, words that were committed before are dropped, however often they come again."""
+class SessionMerger:
+    """Rewrites the messages of each session into those of one stream.
+
+    After a restart, words that were committed before are dropped, however often they come again.
+    """
 
     def __init__(self) -> None:
         self._origin = Origin()
@@ -34,20 +37,20 @@ class Story:
         self._words = 0
 
     def restart(self, origin: Origin) -> None:
-        """Another session goes on, from ``origin``."""
+        """Go on with another session, which begins at ``origin``."""
         self._restarted = True
         if self._words:
             self._floor = self._end
         self._origin = origin
 
-    def tell(self, message: wire.ServerMessage) -> list[wire.ServerMessage]:
-        """What is to be told of a message of the present session: it, changed, or nothing."""
+    def merge(self, message: wire.ServerMessage) -> list[wire.ServerMessage]:
+        """Return a message of the present session as one of the stream; nothing if it tells nothing new."""
         match message:
             case wire.Partial():
-                words = self._fresh(message.words)
+                words = self._new_words(message.words)
                 return [msgspec.structs.replace(message, words=words, text=_text(words))]
             case wire.Commit():
-                words = self._fresh(message.words)
+                words = self._new_words(message.words)
                 if not words and message.words:
                     return []
                 self._end = words[-1].end if words else self._end
@@ -55,18 +58,19 @@ class Story:
                 self._open += words
                 return [msgspec.structs.replace(message, words=words, text=_text(words))]
             case wire.Segment():
-                return self._segment(message)
+                return self._renumber(message)
             case wire.Done():
                 return [msgspec.structs.replace(self._shift(message), words=self._words)]
             case _:
                 return [self._shift(message)] if self._restarted else [message]
 
-    def _segment(self, segment: wire.Segment) -> list[wire.ServerMessage]:
+    def _renumber(self, segment: wire.Segment) -> list[wire.ServerMessage]:
+        """Return the segment with the stream's number, and with the words that are still open."""
         if not self._restarted:
             self._segments = segment.id
             del self._open[: len(segment.words)]
             return [segment]
-        end = self._later(segment.end)
+        end = self._stream_time(segment.end)
         count = sum(_middle(word) <= end for word in self._open)
         words, self._open = tuple(self._open[:count]), self._open[count:]
         if not words:
@@ -82,12 +86,14 @@ class Story:
         )
         return [whole]
 
-    def _fresh(self, words: Sequence[wire.Word]) -> tuple[wire.Word, ...]:
-        """With their times in the stream, and without those that were committed before."""
+    def _new_words(self, words: Sequence[wire.Word]) -> tuple[wire.Word, ...]:
+        """Return the words at their times in the stream, without those that were committed before."""
         if not self._restarted:
             return tuple(words)
         moved = (
-            msgspec.structs.replace(word, start=self._later(word.start), end=self._later(word.end))
+            msgspec.structs.replace(
+                word, start=self._stream_time(word.start), end=self._stream_time(word.end)
+            )
             for word in words
         )
         return tuple(
@@ -98,7 +104,7 @@ class Story:
 
     def _shift(self, message: wire.ServerMessage) -> wire.ServerMessage:
         changed: dict[str, float] = {
-            name: self._later(getattr(message, name))
+            name: self._stream_time(getattr(message, name))
             for name in ("start", "end", "time", "duration")
             if hasattr(message, name)
         }
@@ -108,7 +114,7 @@ class Story:
             changed["bytes"] = message.bytes + self._origin.bytes
         return msgspec.structs.replace(message, **changed)
 
-    def _later(self, seconds: float) -> float:
+    def _stream_time(self, seconds: float) -> float:
         return round(seconds + self._origin.seconds, 3)
 
 

@@ -1,6 +1,6 @@
-"""A file that a flag names: found to be writable before any work, and replaced whole or not at all.
+"""The transcript that a client keeps while messages come in, and the files that clients write.
 
-The transcript that a client keeps while messages come in, and the file it is written to.
+A file is found to be writable before any work begins, and is replaced whole or not at all.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from ...server.protocol import captions
 from ...server.protocol import messages as wire
 from ..errors import OutputError
 
-__all__ = ["OutputFile", "TextFile", "Transcript"]
+__all__ = ["OutputFile", "TextFile", "LiveTranscript"]
 
 
 class TextFile:
-    """Nothing there is touched before :meth:`write`.
+    """A file that a flag names. Nothing there is touched before :meth:`write`.
+
+    Args:
+        path: the file.
+        flag: the flag that named it, for messages.
 
     Raises:
         OutputError: the file could not be written.
     """
 
     def __init__(self, path: Path, *, flag: str) -> None:
-        """``flag`` is the one that named it, for messages."""
         self._name = f"{flag} {path}"
         self._target = Path(os.path.realpath(path))  # a symbolic link stays one
         try:
@@ -67,16 +70,24 @@ def _umask() -> int:
     return mask
 
 
-class Transcript:
-    """Closed segments, the committed words after them, and the unstable tail after those."""
+class LiveTranscript:
+    """A transcript that grows: closed segments, the committed words after them, and the words that may change.
+
+    Attributes:
+        segments: the closed ones.
+        open_words: committed words whose segment is not closed yet.
+        tail: the words of the latest partial, which may still change.
+        language: ISO code; empty while it is not known.
+    """
 
     def __init__(self) -> None:
         self.segments: list[wire.Segment] = []
-        self.open_words: list[wire.Word] = []  # committed, but their segment is not closed yet
+        self.open_words: list[wire.Word] = []
         self.tail: tuple[wire.Word, ...] = ()
         self.language = ""
 
     def add(self, message: wire.ServerMessage) -> None:
+        """Take in a message of the server."""
         match message:
             case wire.Partial():
                 self.tail = message.words
@@ -91,8 +102,8 @@ class Transcript:
             case wire.Ready(language=str(language)):
                 self.language = language
 
-    def unclosed(self) -> wire.Segment | None:
-        """The committed words that no segment closed, as when the connection was lost."""
+    def open_segment(self) -> wire.Segment | None:
+        """Return the words that no segment closed as one; None if there are none."""
         if not self.open_words:
             return None
         return wire.Segment(
@@ -109,8 +120,8 @@ class Transcript:
         )
 
     def complete(self) -> tuple[wire.Segment, ...]:
-        """Everything committed, with words that no segment closed as one more segment."""
-        last = self.unclosed()
+        """Return all that is committed; words that no segment closed are the last segment."""
+        last = self.open_segment()
         return (*self.segments, last) if last is not None else tuple(self.segments)
 
 

@@ -36,6 +36,8 @@ __all__ = ["BenchOptions", "main", "parse_options"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
+    """The recordings to measure, the model and the streams; ``stream`` has fields of StreamConfig."""
+
     clips: tuple[Clip, ...]
     model: str
     device: str | None
@@ -51,7 +53,13 @@ class BenchOptions:
 
 
 def parse_options(argv: Sequence[str]) -> BenchOptions:
-    """Raises UsageError; SystemExit when help was asked for, and printed."""
+    """Read the command line, without the command's name.
+
+    Raises:
+        UsageError: a flag, or a combination of them, cannot be used.
+        SourceError: a manifest or a text cannot be read.
+        SystemExit: help was asked for, and printed.
+    """
     given = _parser().parse_args(argv)
     if given.plain and given.clock == "real":
         raise UsageError("--plain runs the same schedule twice: use --clock virtual or free")
@@ -166,7 +174,7 @@ def _language(text: str) -> str:
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """``name=value`` -> the field of StreamConfig and its value; several values have commas between."""
+    """Return the field of StreamConfig and its value from ``name=value``; a tuple has commas between its items."""
     name, equals, value = text.partition("=")
     defaults = {entry.name: entry.default for entry in fields(StreamConfig)}
     if name not in defaults or name == "language":
@@ -191,10 +199,10 @@ _Result = TypeVar("_Result")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command. 0: done. 1: some recording could not be measured, or a word was taken back.
+    """Measure recordings; return 0, or 1 if one could not be measured or a word was taken back.
 
     Raises:
-        UsageError: a flag makes no sense, or an extra is not installed.
+        UsageError: a flag cannot be used, or an extra is not installed.
         WhisperStreamError: the model cannot be loaded.
     """
     options = parse_options(argv)
@@ -227,7 +235,7 @@ def _load(options: BenchOptions) -> Whisper:
 
 
 def _choose_clips(options: BenchOptions, *, english_only: bool) -> list[Clip]:
-    """The recordings whose language the model knows, as far as it is told."""
+    """Return the recordings in a language that the model knows; those of unknown language count as such."""
     languages = {None, "en", "zxx"}  # not known, English, nothing said
     clips = [clip for clip in options.clips if not english_only or clip.language in languages]
     if not clips:
@@ -275,7 +283,7 @@ def _report(options: BenchOptions, results: Sequence[BenchResult], figures: dict
 
 
 def _show_progress(items: Sequence[_Result], what: str) -> Iterator[_Result]:
-    """The same items; on a terminal, a line says how far the work is."""
+    """Yield the items; on a terminal, a line says how far the work is."""
     shown = sys.stderr.isatty()
     for number, item in enumerate(items, start=1):
         if shown:
@@ -287,7 +295,7 @@ def _show_progress(items: Sequence[_Result], what: str) -> Iterator[_Result]:
 
 
 def _attempt(work: Callable[[], _Result]) -> _Result | None:
-    """What goes wrong with one recording is told, and is no matter of the others."""
+    """Do the work on one recording; an error is printed, and the result is None."""
     try:
         return work()
     except WhisperStreamError as error:

@@ -1,7 +1,7 @@
-"""What the events of one stream say about it: delays, erasure, retraction. Pure functions.
+"""Measures of one stream, from its events: delays, erasure, retraction. Pure functions.
 
-A word's delay counts from its end in the audio. Words are compared by their letters and digits: a
-capital or a comma that comes later is no other word.
+A word's delay counts from its end in the audio. Words are compared by their letters and digits: one that
+later gets a capital or a comma is the same word.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = [
     "Erasure",
     "committed_words",
     "erasure",
-    "exact",
-    "retracted",
+    "exact_spelling",
+    "count_retracted",
     "spelling",
     "spoken_ends",
 ]
@@ -34,7 +34,7 @@ _SAME_PLACE = SAMPLE_RATE // 2  # a word whose middle moves no further is the sa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedWord:
-    """Times are seconds since the first sample was spoken."""
+    """A word of the stream's text; times are seconds since the first sample was spoken."""
 
     text: str
     shown: float  # when it was first to be seen at this place, in a partial or a commit
@@ -42,25 +42,34 @@ class CommittedWord:
 
 
 class Erasure(NamedTuple):
-    shown: int  # words that came into sight, each as often as it did
-    changed: int  # of these, how many went again: dropped, or another word in their place
+    """Counts of words on the screen.
+
+    Attributes:
+        shown: words that came into sight, each time that they did.
+        changed: those of them that went again, dropped or replaced.
+    """
+
+    shown: int
+    changed: int
 
     @property
     def share(self) -> float:
+        """The share of shown words that went again."""
         return self.changed / self.shown if self.shown else 0.0
 
 
 def spelling(text: str) -> str:
-    """Letters and digits alone, in lower case. Empty: mere punctuation, which is no word."""
+    """Return the letters and digits of ``text`` in lower case; empty if it is punctuation only."""
     return "".join(filter(str.isalnum, text.casefold()))
 
 
-def exact(text: str) -> str:
+def exact_spelling(text: str) -> str:
+    """Return ``text`` without the spaces around it."""
     return text.strip()
 
 
 def committed_words(events: Iterable[TimedEvent]) -> tuple[CommittedWord, ...]:
-    """Every word of the stream's text, and when it came."""
+    """Return every word of the stream's text with the times when it was shown and committed."""
     sightings: dict[str, dict[int, float]] = defaultdict(dict)  # spelling -> place -> first time
     words: list[CommittedWord] = []
     for time, event in ((timed.time, timed.event) for timed in events):
@@ -90,11 +99,14 @@ def _first_shown(word: Word, sightings: dict[int, float]) -> float:
 
 
 def erasure(events: Iterable[Event], same: Callable[[str], str] = spelling) -> Erasure:
-    """How much of what was shown did not stay. Words count as equal whose ``same`` is.
+    """Count the words that were shown, and those of them that did not stay.
 
-    What is on the screen is compared whenever a partial replaces the last one, by the alignment with
-    the fewest edits: a word that only moves, because one before it is new, has not changed. What
-    ``same`` makes empty is no word.
+    The screen is compared whenever a partial replaces the last one, by the alignment with the fewest
+    edits: a word that only moves, because one before it is new, has not changed.
+
+    Args:
+        events: those of one stream, in order.
+        same: a key of a word's text. Words with equal keys are equal, and an empty key is not a word.
     """
     tail: list[str] = []  # the last partial
     committed: list[str] = []  # since that partial
@@ -123,8 +135,8 @@ def erasure(events: Iterable[Event], same: Callable[[str], str] = spelling) -> E
     return Erasure(shown, changed)
 
 
-def retracted(events: Iterable[Event]) -> int:
-    """Committed words that a later event takes back or contradicts.
+def count_retracted(events: Iterable[Event]) -> int:
+    """Count committed words that a later event takes back or contradicts.
 
     A commit must follow, in the audio, what was committed before it; a closed segment must have
     exactly the words committed in it; and at the end all of them must be there.
@@ -158,10 +170,13 @@ def retracted(events: Iterable[Event]) -> int:
 def spoken_ends(
     texts: Sequence[str], timed: Sequence[SpokenWord], *, by_character: bool = False
 ) -> list[float | None]:
-    """For each of ``texts``, when the word of ``timed`` that it is ends; None where it is none.
+    """Return, for each word, when it ends in the speech; None for a word that was not said.
 
-    ``by_character``: ``timed`` may cut words elsewhere, as where they are written without spaces;
-    inside a word time is taken to pass evenly.
+    Args:
+        texts: the words of a stream.
+        timed: the words as they were said.
+        by_character: ``timed`` may cut words elsewhere, as where they are written without spaces;
+            inside a word time is taken to pass evenly.
     """
     cut = _characters if by_character else _whole
     units: list[str] = []
@@ -193,7 +208,7 @@ def _characters(text: str) -> list[str]:
 
 
 def _equal_pairs(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Positions of the same word in both, by the alignment with the fewest edits."""
+    """Yield the positions of the same word in both, by the alignment with the fewest edits."""
     if not before or not after:
         return
     # jiwer cuts at spaces: none may lie inside a word

@@ -1,6 +1,4 @@
-"""One recording through a stream in this process, by one of three clocks, with its cost measured.
-
-The benchmark of one model: recordings as streams, the same by decoding them whole, and the scores.
+"""The benchmark of one model: recordings as streams in this process, decoded whole beside them, and scored.
 
 All streams run before anything else, so that their memory and processor time are theirs alone.
 """
@@ -38,9 +36,9 @@ from .bench_metrics import (
     CommittedWord,
     Erasure,
     committed_words,
+    count_retracted,
     erasure,
-    exact,
-    retracted,
+    exact_spelling,
     spoken_ends,
 )
 from .clips import Clip, SpokenWord
@@ -114,11 +112,16 @@ def run_stream(
     costs: Sequence[float] | None = None,
     submit: Callable[[DecodeJob], Future[DecodeResult]] | None = None,
 ) -> StreamRun:
-    """Plays ``audio`` [samples] through ``session`` on a fresh ``meter``.
+    """Play a recording through a session.
 
-    ``virtual``: each update takes, on the stream's clock, the time it took here, or that of ``costs``
-    in its turn. ``free``: it takes none. ``real``: audio comes at the speed of speech, and
-    ``submit`` runs the jobs elsewhere.
+    Args:
+        session: a fresh one.
+        audio: float32 [S] at 16 kHz.
+        meter: decodes, and has not decoded before.
+        clock: ``virtual``: an update takes, on the stream's clock, the time that it took here, or its
+            time of ``costs``. ``free``: it takes none. ``real``: audio comes at the speed of speech.
+        costs: seconds of each update, on the virtual clock.
+        submit: runs a job elsewhere, on the real clock.
     """
     given = itertools.chain(costs, itertools.repeat(0.0)) if costs is not None else None
 
@@ -148,14 +151,21 @@ def play_live(
     submit: Callable[[DecodeJob], Future[DecodeResult]],
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[TimedEvent]:
-    """Feeds ``audio`` at the speed of speech while the jobs run on another thread."""
+    """Yield the events of a session that gets ``audio`` at the speed of speech, while jobs run elsewhere.
+
+    Args:
+        session: a fresh one.
+        audio: float32 [S] at 16 kHz.
+        submit: runs a job, usually on another thread.
+        clock: seconds; does not go back.
+    """
     begun = clock()
     finished: queue.SimpleQueue[Future[DecodeResult]] = queue.SimpleQueue()
     running: Future[DecodeResult] | None = None
     at = 0
     ended = False
 
-    def told(events: list[Event]) -> list[TimedEvent]:
+    def stamp(events: list[Event]) -> list[TimedEvent]:
         return [TimedEvent(clock() - begun, event) for event in events]
 
     while not session.finished:
@@ -164,7 +174,7 @@ def play_live(
             running.add_done_callback(finished.put)
         if at == len(audio) and not ended:
             ended = True
-            yield from told(session.request(EndOfStream()))
+            yield from stamp(session.request(EndOfStream()))
             continue
         step = audio[at : at + _STEP]
         wait: float | None = None
@@ -176,15 +186,18 @@ def play_live(
         try:
             done = finished.get(timeout=wait)
         except queue.Empty:
-            yield from told(session.feed(step))
+            yield from stamp(session.feed(step))
             at += len(step)
             continue
         running = None
-        yield from told(session.finish_job(done.result(), clock() - begun))
+        yield from stamp(session.finish_job(done.result(), clock() - begun))
 
 
 class PeakMemory:
-    """The most memory this process holds from now on; where the system cannot say that, ever."""
+    """The most memory that this process has held since the object was made.
+
+    Where the system cannot say that, it is the most that the process ever held.
+    """
 
     def __init__(self) -> None:
         try:
@@ -195,6 +208,7 @@ class PeakMemory:
             self._status = Path("/proc/self/status")
 
     def megabytes(self) -> float:
+        """Return the peak until now, in megabytes."""
         if self._status is not None:
             lines = self._status.read_text().splitlines()
             kilobytes = next(line.split()[1] for line in lines if line.startswith("VmHWM:"))
@@ -207,7 +221,7 @@ class PeakMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainRun:
-    """The same stream with every update decoded again from nothing."""
+    """The same stream without drafts: every update decodes its whole window again."""
 
     text: str
     decoder_steps: int
@@ -216,10 +230,10 @@ class PlainRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeText:
-    """What the same model makes of the whole recording."""
+    """The transcript of the whole recording by the same model; words only where they were asked for."""
 
     text: str
-    words: tuple[SpokenWord, ...] = ()  # where asked for
+    words: tuple[SpokenWord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,11 +261,13 @@ class BenchResult:
 
     @property
     def commit_delays(self) -> list[float]:
+        """Seconds from the end of each word in the speech to its commit, for words that have an end."""
         pairs = zip(self.words, self.ends, strict=True)
         return [word.committed - end for word, end in pairs if end is not None]
 
     @property
     def shown_delays(self) -> list[float]:
+        """Seconds from the end of each word in the speech until it was first shown."""
         pairs = zip(self.words, self.ends, strict=True)
         return [word.shown - end for word, end in pairs if end is not None]
 
@@ -259,8 +275,11 @@ class BenchResult:
 class Bench:
     """Runs recordings on one model.
 
-    ``language`` is that of every stream: a code, ``auto`` to have it detected, or None for what the
-    manifest says. ``options`` are fields of StreamConfig.
+    Args:
+        model: decodes them.
+        clock: of all streams; see ``run_stream``.
+        language: of all streams: a code, ``auto`` to have it detected, or None for the manifest's.
+        options: fields of StreamConfig.
     """
 
     def __init__(
@@ -282,7 +301,7 @@ class Bench:
             self._backend.decode([DecodeJob(audio=noise, language="en", endpoint=endpoint)])
 
     def stream(self, clip: Clip) -> StreamRun:
-        """Raises AudioError when the recording cannot be read."""
+        """Play one recording as a stream; raises AudioError if it cannot be read."""
         audio = load_audio(clip.path)
         meter = MeteredBackend(self._backend)
         if self._clock != "real":
@@ -298,7 +317,7 @@ class Bench:
             engine.close()
 
     def plain(self, clip: Clip, run: StreamRun) -> PlainRun:
-        """The stream of ``run`` again, on the same schedule, with no drafts."""
+        """Play the stream of ``run`` again, on the same schedule, without drafts."""
         meter = MeteredBackend(self._backend, drafts=False)
         audio = load_audio(clip.path)
         again = run_stream(self._session(clip), audio, meter, clock=self._clock, costs=run.costs)
@@ -309,6 +328,7 @@ class Bench:
         )
 
     def whole(self, clip: Clip, *, word_times: bool = False) -> WholeText:
+        """Transcribe the whole recording, with the times of words if ``word_times``."""
         result = transcribe(
             self._model,
             load_audio(clip.path),
@@ -334,7 +354,7 @@ class Bench:
 
 
 def score(bench: Bench, clip: Clip, run: StreamRun, plain: PlainRun | None = None) -> BenchResult:
-    """Compares a stream with the reference, and with what decoding the whole recording gives."""
+    """Compare a stream with the reference, and with the transcript of the whole recording."""
     events = [timed.event for timed in run.events]
     words = committed_words(run.events)
     language = _language(clip, events)
@@ -359,8 +379,8 @@ def score(bench: Bench, clip: Clip, run: StreamRun, plain: PlainRun | None = Non
         words=words,
         ends=tuple(ends),
         erasure=erasure(events),
-        erasure_exact=erasure(events, exact),
-        retracted=retracted(events),
+        erasure_exact=erasure(events, exact_spelling),
+        retracted=count_retracted(events),
         flush_seconds=max(0.0, done.time - run.audio_seconds),
         cpu_seconds=run.cpu_seconds,
         updates=len(run.costs),

@@ -50,7 +50,7 @@ class Clip(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.path).name
 
 
-class _Row(msgspec.Struct, frozen=True, kw_only=True):
+class _ManifestRow(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     text: str | None = None
     spoken: str | None = None
@@ -141,7 +141,7 @@ def _read_manifest(path: Path, kinds: Sequence[str]) -> Iterator[Clip]:
         if not line.strip():
             continue
         try:
-            row = msgspec.json.decode(line, type=_Row)
+            row = msgspec.json.decode(line, type=_ManifestRow)
         except msgspec.MsgspecError as error:
             raise SourceError(f"{path} line {number}: is no row of a manifest: {error}") from None
         if row.kind in kinds or "all" in kinds:

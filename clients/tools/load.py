@@ -42,11 +42,24 @@ _MOST_COUNT = 100_000  # of streams or processes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
+    """The streams to play, and the daemon to play them to.
+
+    Attributes:
+        streams: how many; with ``find_capacity`` where the search begins.
+        most: where the search ends.
+        bound: seconds within which 95 % of the words have to be committed.
+        seconds: least audio of a stream.
+        spread: seconds within which the streams begin.
+        seed: of their random starts.
+        processes: that play.
+        server: a daemon's address; None starts one with the options ``daemon``.
+    """
+
     clips: tuple[Clip, ...]
-    streams: int  # with ``find_capacity`` where the search begins
+    streams: int
     find_capacity: bool
     most: int
-    bound: float  # seconds
+    bound: float
     seconds: float
     spread: float
     seed: int
@@ -59,7 +72,13 @@ class LoadOptions:
 
 
 def parse_options(argv: Sequence[str]) -> LoadOptions:
-    """Raises UsageError and SourceError; SystemExit when help was asked for, and printed."""
+    """Read the command line, without the command's name.
+
+    Raises:
+        UsageError: a flag, or a combination of them, cannot be used.
+        SourceError: a recording or a manifest cannot be read.
+        SystemExit: help was asked for, and printed.
+    """
     given = _parser().parse_args(argv)
     embedded = daemon_options(given)
     key = server_key(given)
@@ -106,7 +125,7 @@ def _parser() -> FlagParser:
     add("--streams", type=count, default=1, metavar="N", help="connections (default: 1)")
     add_server_flags(add)
     add("--language", metavar="CODE", help="only recordings in it, or of unknown language")
-    more = "play recordings one after the other until so much was spoken (default: one each)"
+    more = "play recordings one after the other until S seconds were spoken (default: one each)"
     add("--seconds", type=number_from_zero, default=0.0, metavar="S", help=more)
     add(
         "--spread",
@@ -132,7 +151,7 @@ _LISTED = 16  # streams with a line of their own in the table
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command. 0: done, refused streams or not. 1: a stream failed, or none is carried.
+    """Play a load; return 0, or 1 if a stream failed or the daemon carries none. Refused streams are no failure.
 
     Raises:
         ClientError: with its own exit code.

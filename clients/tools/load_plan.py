@@ -24,10 +24,15 @@ __all__ = [
 
 
 async def find_capacity(carries: Callable[[int], Awaitable[bool]], *, first: int, most: int) -> int:
-    """The largest number of streams from 1 to ``most`` that ``carries`` is true of; 0: of none.
+    """Return the largest number of streams that a server carries, from 1 to ``most``; 0 if it is none.
 
-    Doubles from ``first`` until it is too much, then halves what lies between. ``carries`` is asked
-    once of each number, and taken to be false of all above one it is false of.
+    Doubles from ``first`` until it is too much, then halves the range between.
+
+    Args:
+        carries: runs a load of a number of streams, and returns whether the server carried it. It is
+            called once for each number, and taken to be false above one for which it was.
+        first: where the search begins.
+        most: where it ends.
     """
     carried, tried = 0, min(first, most)
     while await carries(tried):
@@ -49,7 +54,7 @@ PAUSE_SECONDS = 1.0  # of silence between two recordings of one stream
 
 
 class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One connection: its recordings, all in one language, one after the other."""
+    """The plan of one connection: recordings in one language, played one after the other."""
 
     stream: int
     delay: float  # seconds after the start of the run
@@ -57,16 +62,24 @@ class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def language(self) -> str | None:
+        """The language of its recordings; None if that is unknown."""
         return self.clips[0].language
 
 
 def make_plans(
     clips: Sequence[Clip], streams: int, *, seconds: float, spread: float, seed: int
 ) -> list[StreamPlan]:
-    """Plans of ``streams`` streams that begin at random within ``spread`` seconds.
+    """Return a plan for each stream.
 
     Stream n begins with recording n, counted round. More follow in the same language until
-    ``seconds`` have been spoken; none is cut, as its reference would not fit any more.
+    ``seconds`` have been spoken; none is cut, as its reference would no longer fit.
+
+    Args:
+        clips: the recordings.
+        streams: the number of plans.
+        seconds: least audio of a stream; 0.0: one recording each.
+        spread: seconds within which the streams begin, at random.
+        seed: of these random times.
     """
     chance = random.Random(seed)
     plans = []
@@ -86,12 +99,12 @@ def make_plans(
 
 
 def share_out(plans: Sequence[StreamPlan], processes: int) -> list[list[StreamPlan]]:
-    """Deal the plans to at most ``processes`` processes; none gets nothing."""
+    """Deal the plans to at most ``processes`` processes; each gets one plan or more."""
     return [share for share in (list(plans[at::processes]) for at in range(processes)) if share]
 
 
 def join_references(clips: Sequence[Clip]) -> tuple[str, ...]:
-    """Ways to write all that is said, one recording after the other; none if any is not known."""
+    """Return ways to write the speech of all clips in a row; none if that of one clip is not known."""
     if not all(clip.references for clip in clips):
         return ()
     ways = max(len(clip.references) for clip in clips)

@@ -1,7 +1,4 @@
-"""What a server says about its own use of the machine, over HTTP.
-
-One run of a load: processes that play the streams, and the server's cost meanwhile.
-"""
+"""One run of a load: processes that play the streams, and the server's cost meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from .load_worker import GO, READY, Assignment, Share, StreamOutcome
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["GpuUse", "Health", "LoadRun", "Watch", "health_url", "read_health", "run_load"]
+__all__ = ["GpuUse", "Health", "LoadRun", "ServerWatch", "health_url", "read_health", "run_load"]
 
 _SECONDS = 5.0
 _PAUSE_SECONDS = 1.0
@@ -42,66 +39,72 @@ class GpuUse(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """What of ``/healthz`` tells of a load; None: the server does not say."""
+    """The figures of ``/healthz`` that say something about a load; None for those it does not have."""
 
     cpu_seconds: float | None = None
     memory_bytes: int | None = None
     gpu: GpuUse | None = None
 
 
-class Watch:
-    """Looks at a server again and again while a load runs."""
+class ServerWatch:
+    """The health of a server, sampled again and again while a load runs.
+
+    Args:
+        url: the address of its streams.
+        first: its health before the first stream.
+    """
 
     def __init__(self, url: str, first: Health) -> None:
         self._url = url
-        self._seen = [first]
+        self._samples = [first]
 
-    async def look(self) -> None:
-        """Never ends; cancel it."""
+    async def poll(self) -> None:
+        """Take a sample each second until cancelled."""
         while True:
             await asyncio.sleep(_PAUSE_SECONDS)
-            self._seen.append(await read_health(self._url))
+            self._samples.append(await read_health(self._url))
 
-    def last(self, health: Health) -> None:
-        self._seen.append(health)
+    def add(self, health: Health) -> None:
+        """Add one sample."""
+        self._samples.append(health)
 
     @property
     def cpu_seconds(self) -> float | None:
-        """Used from the first look to the last."""
-        first, last = self._seen[0].cpu_seconds, self._seen[-1].cpu_seconds
+        """Processor time of the server from the first sample to the last; None if it does not tell."""
+        first, last = self._samples[0].cpu_seconds, self._samples[-1].cpu_seconds
         return None if first is None or last is None else last - first
 
     @property
     def memory_growth(self) -> int | None:
-        """Bytes of memory above the first look, at most."""
-        sizes = [each.memory_bytes for each in self._seen if each.memory_bytes is not None]
-        return max(sizes) - sizes[0] if self._seen[0].memory_bytes is not None else None
+        """Most bytes of memory above those of the first sample; None if the server does not tell."""
+        sizes = [each.memory_bytes for each in self._samples if each.memory_bytes is not None]
+        return max(sizes) - sizes[0] if self._samples[0].memory_bytes is not None else None
 
     @property
     def gpu_utilization(self) -> float | None:
-        """Mean over the looks at which streams were running."""
+        """Mean share of the time, over all samples but the first; None without a GPU."""
         shares = [
             each.gpu.utilization
-            for each in self._seen[1:]
+            for each in self._samples[1:]
             if each.gpu is not None and each.gpu.utilization is not None
         ]
         return sum(shares) / len(shares) if shares else None
 
     @property
     def gpu_memory(self) -> int | None:
-        """Bytes held for tensors, at most."""
-        return max((each.gpu.memory_bytes for each in self._seen if each.gpu), default=None)
+        """Most bytes held for tensors; None without a GPU."""
+        return max((each.gpu.memory_bytes for each in self._samples if each.gpu), default=None)
 
 
 def health_url(url: str) -> str:
-    """The ``/healthz`` beside a stream's ``ws://`` or ``wss://`` address."""
+    """Return the address of ``/healthz`` beside a stream's ``ws://`` or ``wss://`` address."""
     parts = urlsplit(url)
     scheme = "https" if parts.scheme == "wss" else "http"
     return urlunsplit((scheme, parts.netloc, "/healthz", parts.query, ""))
 
 
 async def read_health(url: str) -> Health:
-    """What the server at ``url`` says now; nothing, if it does not answer."""
+    """Return the health of the server at ``url``; one without figures if it does not answer."""
     return await asyncio.to_thread(_read, health_url(url))
 
 
@@ -121,7 +124,10 @@ _COMMAND = (sys.executable, "-m", "whisper_stream.clients.tools.load_worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRun:
-    """``outcomes`` are in the order of ``plans``. What the server used is None where it does not tell."""
+    """The result of one run; ``outcomes`` are in the order of ``plans``.
+
+    What the server used is None where it does not tell.
+    """
 
     plans: tuple[StreamPlan, ...]
     outcomes: tuple[StreamOutcome, ...]
@@ -135,7 +141,13 @@ class LoadRun:
 async def run_load(
     url: str, plans: Sequence[StreamPlan], processes: int, key: str | None = None
 ) -> LoadRun:
-    """Play ``plans`` on the server at ``url`` from at most ``processes`` processes.
+    """Play all streams to a server, and measure what it uses.
+
+    Args:
+        url: the address of its streams.
+        plans: the streams.
+        processes: how many processes play, at most.
+        key: the API key, where the server wants one.
 
     Raises:
         ClientError: a process ended too early, or every stream failed.
@@ -148,14 +160,14 @@ async def run_load(
             )
         )
         await asyncio.gather(*(_ready(worker) for worker in workers))
-        watch = Watch(url, await read_health(url))
-        looking = asyncio.create_task(watch.look())
+        watch = ServerWatch(url, await read_health(url))
+        polling = asyncio.create_task(watch.poll())
         try:
             shares = await asyncio.gather(*(_share(worker) for worker in workers))
         finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
-        watch.last(await read_health(url))
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
+        watch.add(await read_health(url))
     outcomes = [outcome for share in shares for outcome in share.outcomes]
     outcomes.sort(key=lambda outcome: outcome.stream)
     if all(outcome.failed for outcome in outcomes):
@@ -173,7 +185,7 @@ async def run_load(
 
 @asynccontextmanager
 async def _worker(url: str, plans: Sequence[StreamPlan], key: str | None) -> AsyncIterator[Process]:
-    """A process that has its assignment. In a session of its own: Ctrl-C reaches only us."""
+    """Start a process and give it its assignment. It is in a session of its own: Ctrl-C reaches only us."""
     process = await asyncio.create_subprocess_exec(
         *_COMMAND, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True
     )
@@ -204,7 +216,7 @@ async def _drain(process: Process) -> None:
 async def _ready(process: Process) -> None:
     assert process.stdout is not None
     if await process.stdout.readline() != READY:
-        raise await _ended(process)
+        raise await _exit_error(process)
 
 
 async def _share(process: Process) -> Share:
@@ -213,10 +225,10 @@ async def _share(process: Process) -> Share:
     await _drain(process)
     answer = await process.stdout.read()
     if not answer:
-        raise await _ended(process)
+        raise await _exit_error(process)
     return msgspec.json.decode(answer, type=Share)
 
 
-async def _ended(process: Process) -> ClientError:
+async def _exit_error(process: Process) -> ClientError:
     code = await process.wait()
     return ClientError(f"a process that plays streams ended with code {code}; is memory short?")

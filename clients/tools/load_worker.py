@@ -1,13 +1,10 @@
-"""One connection of a load, as light as can be: frames made beforehand go out, a few messages come in.
-
-It has none of what a client for people needs: no reconnection, no acknowledgement, no backlog.
-
-One stream of a load: audio at the pace of speech, and how long after it each word was committed.
-
-One process of ``whisper-stream load``: plays its share of the streams, all in one event loop.
+"""One process of ``whisper-stream load``: plays its share of the streams, all in one event loop.
 
 Its parent writes an assignment as a JSON line, reads ``ready``, writes ``go``, and reads the outcomes
 as one line. When the parent's end of stdin closes before that, the process ends.
+
+A connection of a load is as light as can be: frames made beforehand go out, and few types of messages come
+in. It has none of what a client for people needs: no reconnection, no acknowledgement, no backlog.
 """
 
 from __future__ import annotations
@@ -36,79 +33,81 @@ from .load_plan import PAUSE_SECONDS, StreamPlan
 __all__ = [
     "Assignment",
     "DRAIN_SECONDS",
-    "LoadLine",
-    "Piece",
+    "LoadConnection",
+    "AudioPacket",
     "Share",
     "StreamOutcome",
-    "cut",
+    "cut_packets",
     "main",
-    "open_line",
+    "open_connection",
     "play_stream",
 ]
 
 _BYTES = 2  # of one sample
 _CODEC = codec_for(wire.MSGPACK_SUBPROTOCOL)
-_Heard = wire.Ready | wire.Commit | wire.Lag | wire.Gap | wire.Error | wire.Done
-_DECODER: msgspec.msgpack.Decoder[_Heard] = msgspec.msgpack.Decoder(_Heard)
+_Message = wire.Ready | wire.Commit | wire.Lag | wire.Gap | wire.Error | wire.Done
+_DECODER: msgspec.msgpack.Decoder[_Message] = msgspec.msgpack.Decoder(_Message)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A tenth of a second of audio or less, as the frame that carries it."""
+class AudioPacket:
+    """A tenth of a second of audio or less, as the websocket frame that carries it."""
 
     samples: int
     frame: bytes
 
 
-def cut(pcm: bytes) -> tuple[Piece, ...]:
-    """Return s16le mono at 16 kHz as pieces; streams that play the same audio may share them."""
-    return tuple(_pieces(pcm))
+def cut_packets(pcm: bytes) -> tuple[AudioPacket, ...]:
+    """Return s16le mono at 16 kHz as packets, which streams that play the same audio may share."""
+    return tuple(_packets(pcm))
 
 
-def _pieces(pcm: bytes) -> Iterator[Piece]:
+def _packets(pcm: bytes) -> Iterator[AudioPacket]:
     for at in range(0, len(pcm), CHUNK_SAMPLES * _BYTES):
         data = pcm[at : at + CHUNK_SAMPLES * _BYTES]
         frame = _CODEC.encode(wire.Audio(data=data))
         assert isinstance(frame, bytes)
-        yield Piece(len(data) // _BYTES, frame)
+        yield AudioPacket(len(data) // _BYTES, frame)
 
 
 @asynccontextmanager
-async def open_line(url: str, start: wire.Start, key: str | None) -> AsyncIterator[LoadLine]:
+async def open_connection(
+    url: str, start: wire.Start, key: str | None
+) -> AsyncIterator[LoadConnection]:
     """Open a stream with ``start``; leaving the context closes it.
 
     Raises:
         ConnectError: no connection was made, or what answered is no whisper-stream server.
-        UsageError: ``key`` can be no key.
+        UsageError: ``key`` has characters that no header can carry.
     """
     socket = await dial(stream_url(url), _CODEC.subprotocol, key)
     try:
-        line = LoadLine(socket)
-        await line.send(_CODEC.encode(start))
-        yield line
+        connection = LoadConnection(socket)
+        await connection.send(_CODEC.encode(start))
+        yield connection
     finally:
         await socket.close()
 
 
-class LoadLine:
-    """An open stream."""
+class LoadConnection:
+    """An open connection with one stream."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
 
     async def send(self, frame: str | bytes) -> None:
-        """Send a frame; nothing happens once the connection has ended: whoever receives is told."""
+        """Send a frame; does nothing once the connection has ended, which ``messages`` reports."""
         try:
             await self.socket.send(frame)
         except ws_errors.ConnectionClosed:
             return
 
     async def end(self) -> None:
-        """Say that no more audio comes."""
+        """Declare the end of the audio."""
         await self.send(_CODEC.encode(wire.Eos()))
 
-    async def messages(self) -> AsyncIterator[_Heard]:
-        """What is heard, up to ``done``.
+    async def messages(self) -> AsyncIterator[_Message]:
+        """Yield the messages that say something about the load, up to ``done``.
 
         Raises:
             RemoteError: the server ended the stream with an error.
@@ -124,7 +123,7 @@ class LoadLine:
             except msgspec.DecodeError:
                 raise StreamError("the server sent what is no message") from None
             except ws_errors.ConnectionClosed as error:
-                raise _lost(error) from None
+                raise _connection_lost(error) from None
             yield message
             if isinstance(message, wire.Done):
                 return
@@ -132,7 +131,7 @@ class LoadLine:
                 raise RemoteError(message.code, message.message, message.field)
 
 
-def _lost(error: ws_errors.ConnectionClosed) -> ConnectionLost:
+def _connection_lost(error: ws_errors.ConnectionClosed) -> ConnectionLost:
     if error.rcvd is None:
         return ConnectionLost("the connection to the server was lost before the stream was done")
     text = f"the server closed the connection before the stream was done (code {error.rcvd.code})"
@@ -140,34 +139,52 @@ def _lost(error: ws_errors.ConnectionClosed) -> ConnectionLost:
 
 
 DRAIN_SECONDS = 60.0  # for the last words, once all audio is sent
-_SILENCE = cut(bytes(round(PAUSE_SECONDS * SAMPLE_RATE) * 2))
+_SILENCE = cut_packets(bytes(round(PAUSE_SECONDS * SAMPLE_RATE) * 2))
 _FULL_STATUS = (429, 503)
 _TRY_AGAIN_LATER = 1013
 _FULL = (ErrorCode.TOO_MANY_STREAMS, "overloaded", "limit_reached")
 
 
 class StreamOutcome(msgspec.Struct, kw_only=True):
-    """What one stream came to. ``refused`` and ``failed`` say why, where it was so."""
+    """The result of one stream.
+
+    Attributes:
+        stream: its number.
+        audio_seconds: audio sent.
+        delays: seconds from each word's end in speech to its commit.
+        text: all that was committed.
+        lag_max: most seconds that the server said to be behind.
+        late_max: most seconds that this end sent audio too late, because it or the server is slow.
+        refused: why the server did not take the stream; None if it did.
+        failed: why the stream ended early or lost audio; None if it did not.
+    """
 
     stream: int
-    audio_seconds: float = 0.0  # sent
-    delays: list[float] = []  # seconds from a word's end in speech to its commit, in order
+    audio_seconds: float = 0.0
+    delays: list[float] = []
     text: str = ""
-    lag_max: float = 0.0  # seconds behind, as the server said
-    late_max: float = 0.0  # seconds that this end sent audio too late: it or the server is slow
+    lag_max: float = 0.0
+    late_max: float = 0.0
     refused: str | None = None
     failed: str | None = None
 
 
 async def play_stream(
-    plan: StreamPlan, audio: Sequence[Sequence[Piece]], url: str, key: str | None = None
+    plan: StreamPlan, audio: Sequence[Sequence[AudioPacket]], url: str, key: str | None = None
 ) -> StreamOutcome:
-    """Play ``audio``, the pieces of each clip, on one connection; never raises StreamError."""
+    """Play one stream on one connection; errors of the stream are part of the outcome.
+
+    Args:
+        plan: when it begins, and in which language.
+        audio: the packets of each clip.
+        url: the daemon's address.
+        key: the API key, where the daemon wants one.
+    """
     await asyncio.sleep(plan.delay)
     play = _Play(plan, audio)
     try:
-        async with open_line(url, wire.Start(language=plan.language), key) as line:
-            await play.converse(line)
+        async with open_connection(url, wire.Start(language=plan.language), key) as connection:
+            await play.converse(connection)
     except StreamError as error:
         reason = None if play.opened else _refusal(error)
         play.outcome.refused = reason
@@ -176,7 +193,7 @@ async def play_stream(
 
 
 def _refusal(error: StreamError) -> str | None:
-    """Why the server had no room for the stream, if that is what the error says."""
+    """Return why the server had no room for the stream; None for an error of another kind."""
     match error:
         case ConnectError(status=status) if status in _FULL_STATUS:
             return f"HTTP {status}"
@@ -188,22 +205,22 @@ def _refusal(error: StreamError) -> str | None:
 
 
 class _Play:
-    def __init__(self, plan: StreamPlan, audio: Sequence[Sequence[Piece]]) -> None:
-        self._pieces: list[Piece] = []
-        for number, pieces in enumerate(audio):
-            self._pieces += [*(_SILENCE if number else ()), *pieces]
+    def __init__(self, plan: StreamPlan, audio: Sequence[Sequence[AudioPacket]]) -> None:
+        self._packets: list[AudioPacket] = []
+        for number, packets in enumerate(audio):
+            self._packets += [*(_SILENCE if number else ()), *packets]
         self._began = 0.0  # when the first sample was spoken, on the loop's clock
         self.opened = False
         self.outcome = StreamOutcome(stream=plan.stream, delays=[])
 
-    async def converse(self, line: LoadLine) -> None:
-        """Send all, and take messages until the server is done."""
-        length = sum(piece.samples for piece in self._pieces) / SAMPLE_RATE
+    async def converse(self, connection: LoadConnection) -> None:
+        """Send all packets, and take messages until the server is done."""
+        length = sum(packet.samples for packet in self._packets) / SAMPLE_RATE
         try:
             async with asyncio.timeout(length + DRAIN_SECONDS):
                 async with asyncio.TaskGroup() as group:
-                    sender = group.create_task(self._send(line))
-                    async for message in line.messages():
+                    sender = group.create_task(self._send(connection))
+                    async for message in connection.messages():
                         self._take(message)
                     sender.cancel()
         except TimeoutError:
@@ -211,20 +228,20 @@ class _Play:
         except ExceptionGroup as group_error:
             raise group_error.exceptions[0] from None
 
-    async def _send(self, line: LoadLine) -> None:
+    async def _send(self, connection: LoadConnection) -> None:
         clock = asyncio.get_running_loop().time
         self._began = clock()
         pacer = Pacer(1.0, clock)
         pacer.delay(0)
         due = 0
-        for piece in self._pieces:
-            due += piece.samples
+        for packet in self._packets:
+            due += packet.samples
             await asyncio.sleep(pacer.delay(due))
             late = clock() - self._began - due / SAMPLE_RATE
             self.outcome.late_max = max(self.outcome.late_max, late)
-            await line.send(piece.frame)
+            await connection.send(packet.frame)
             self.outcome.audio_seconds = due / SAMPLE_RATE
-        await line.end()
+        await connection.end()
 
     def _take(self, message: wire.ServerMessage) -> None:
         now = asyncio.get_running_loop().time()
@@ -245,13 +262,15 @@ READY, GO = b"ready\n", b"go\n"
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """The streams that one process plays, and the daemon that it plays them to."""
+
     url: str
     plans: tuple[StreamPlan, ...]
     key: str | None = None
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """What an assignment came to; ``cpu_seconds`` were used for playing it."""
+    """The outcomes of an assignment, and the processor time that playing it took."""
 
     outcomes: list[StreamOutcome]
     cpu_seconds: float
@@ -262,19 +281,21 @@ def main() -> int:
     assignment = msgspec.json.decode(sys.stdin.buffer.readline(), type=Assignment)
     # Decoded before the clock starts: the run itself shall cost this machine as little as it can.
     paths = {clip.path for plan in assignment.plans for clip in plan.clips}
-    audio = {path: cut(b"".join(AudioSource(path).chunks())) for path in sorted(paths)}
-    _say(READY)
+    audio = {path: cut_packets(b"".join(AudioSource(path).chunks())) for path in sorted(paths)}
+    _write_line(READY)
     if sys.stdin.buffer.readline() != GO:
         return 1
     threading.Thread(target=_end_with_parent, daemon=True).start()
     before = time.process_time()
     outcomes = asyncio.run(_play(assignment, audio))
     share = Share(outcomes=outcomes, cpu_seconds=time.process_time() - before)
-    _say(msgspec.json.encode(share) + b"\n")
+    _write_line(msgspec.json.encode(share) + b"\n")
     return 0
 
 
-async def _play(assignment: Assignment, audio: dict[str, tuple[Piece, ...]]) -> list[StreamOutcome]:
+async def _play(
+    assignment: Assignment, audio: dict[str, tuple[AudioPacket, ...]]
+) -> list[StreamOutcome]:
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(
@@ -290,7 +311,7 @@ async def _play(assignment: Assignment, audio: dict[str, tuple[Piece, ...]]) -> 
     return [task.result() for task in tasks]
 
 
-def _say(line: bytes) -> None:
+def _write_line(line: bytes) -> None:
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 

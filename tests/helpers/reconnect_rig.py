@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from whisper_stream.clients.sdk.connection import StreamConnection, connect
+from whisper_stream.clients.sdk.connection import ReconnectingStream, connect
 from whisper_stream.server.protocol import messages as wire
 
 from .server_rig import speech
@@ -87,7 +87,7 @@ async def cutter(port: int, limits: list[int]) -> AsyncIterator[tuple[Cutter, st
         await asyncio.gather(*proxy.tasks, return_exceptions=True)
 
 
-async def speak(stream: StreamConnection, audio: bytes, pause: float = 0.0) -> None:
+async def speak(stream: ReconnectingStream, audio: bytes, pause: float = 0.0) -> None:
     for at in range(0, len(audio), 6_401):
         await stream.send_audio(audio[at : at + 6_401])
         await asyncio.sleep(pause)

@@ -24,7 +24,6 @@ ALLOWED = {
     "model/weights/test_registry.py: whisper._MODELS": "openai-whisper's tables are private",
     "project/test_site.py: ssl._create_unverified_context": "the certificate is made for the test",
     "server/cluster/test_supervisor.py: time.sleep": "tries until a process is started again",
-    "server/test_errors.py: whisper_stream.clients.sdk.embed._explain": "its causes cannot be staged",
 }
 
 

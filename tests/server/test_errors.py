@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from whisper_stream import WhisperStreamError
 from whisper_stream.clients.cli.main import main
-from whisper_stream.clients.sdk.embed import _explain
+from whisper_stream.clients.sdk.embed import explain_exit
 from whisper_stream.server.config import ServerConfig, read_settings
 from whisper_stream.server.errors import ConfigError, JournalError, ListenError
 from whisper_stream.server.protocol.errors import SERVE_HELP
@@ -74,7 +74,7 @@ def test_languages_that_contradict_each_other() -> None:
 def test_flags_point_at_the_help_of_their_own_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match=SERVE_HELP) as caught:
         read_settings(["--policy", "nonsense"], {})
-    said = _explain([f"whisper-stream: error: {caught.value}"], 2)
+    said = explain_exit([f"whisper-stream: error: {caught.value}"], 2)
     assert "invalid choice: 'nonsense'" in said and "serve" not in said
     for argv, words in (
         (

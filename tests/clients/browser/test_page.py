@@ -313,9 +313,9 @@ def test_no_serious_barrier(
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_timeline_opens_without_barriers(chromium: Browser, tmp_path: Path, dark: bool) -> None:
     timeline = Timeline(tmp_path / "talk.html", "talk.wav")
-    timeline.sent(bytes(64_000))
-    timeline.received(wire.SpeechStarted(time=0.1))
-    timeline.received(wire.Commit(text=WORDS_SAID[0].text, words=WORDS_SAID))
+    timeline.add_audio(bytes(64_000))
+    timeline.add_message(wire.SpeechStarted(time=0.1))
+    timeline.add_message(wire.Commit(text=WORDS_SAID[0].text, words=WORDS_SAID))
     timeline.write()
     context = chromium.new_context(color_scheme="dark" if dark else "light")
     page = context.new_page()

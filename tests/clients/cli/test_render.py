@@ -17,7 +17,7 @@ from whisper_stream.clients.cli.render import (
     clean,
     clock,
 )
-from whisper_stream.clients.sdk.transcript import Transcript
+from whisper_stream.clients.sdk.transcript import LiveTranscript
 from whisper_stream.server.protocol import messages as wire
 
 from ...helpers.fake_server import WORDS, segment, word
@@ -31,7 +31,7 @@ STREAM: tuple[wire.ServerMessage, ...] = (
 
 
 def run(renderer: Renderer, *messages: wire.ServerMessage) -> None:
-    transcript = Transcript()
+    transcript = LiveTranscript()
     for message in messages:
         transcript.add(message)
         renderer.show(message, transcript)
@@ -89,7 +89,7 @@ def test_json_is_every_message_as_one_line() -> None:
 def test_live_tail_is_dim_and_committed_words_are_solid() -> None:
     console, screen = terminal()
     renderer = LiveRenderer(console)
-    transcript = Transcript()
+    transcript = LiveTranscript()
     for message in (
         wire.Commit(text=" Ask", words=WORDS[:1]),
         wire.Partial(text=" nut", words=(word(" nut", 0.4, 0.8),)),
@@ -109,7 +109,7 @@ def test_live_leaves_only_committed_text_on_the_screen() -> None:
 def test_live_text_that_outgrows_the_screen_keeps_its_end() -> None:
     console, screen = terminal(width=20, height=4)
     renderer = LiveRenderer(console)
-    transcript = Transcript()
+    transcript = LiveTranscript()
     message = wire.Commit(text="", words=tuple(word(f" word{n}", n, n + 1) for n in range(50)))
     transcript.add(message)
     renderer.show(message, transcript)
@@ -121,7 +121,7 @@ def test_live_text_that_outgrows_the_screen_keeps_its_end() -> None:
 
 def test_live_shows_how_far_it_is_behind() -> None:
     console, screen = terminal()
-    renderer, transcript = LiveRenderer(console), Transcript()
+    renderer, transcript = LiveRenderer(console), LiveTranscript()
     renderer.show(wire.Lag(behind=2.14, interval=1.0), transcript)
     for message in STREAM[:1]:
         transcript.add(message)
@@ -137,11 +137,11 @@ def test_live_shows_that_it_reconnects_until_it_has() -> None:
     console, screen = terminal(width=24)
     renderer, transcript = (
         LiveRenderer(console, status=lambda: Text("━━━ USB microphone")),
-        Transcript(),
+        LiveTranscript(),
     )
     transcript.add(STREAM[0])
     renderer.show(STREAM[0], transcript)
-    renderer.lost()
+    renderer.show_reconnecting()
     assert shown(screen.getvalue()) == ["[00:00.00] Ask nut", "reconnecting… ━━━ USB …"]
     renderer.show(wire.Resumed(session="s", samples=0, bytes=0, controls=0), transcript)
     assert shown(screen.getvalue()) == ["[00:00.00] Ask nut", "━━━ USB microphone"]
@@ -153,8 +153,8 @@ def test_lines_and_json_tell_it_beside_the_captions() -> None:
     written = io.BytesIO()
     resumed = wire.Resumed(session="s", samples=0, bytes=0, controls=0)
     for renderer in (PlainRenderer(told.append, told.append), JsonRenderer(written, told.append)):
-        renderer.lost()
-        renderer.show(resumed, Transcript())
+        renderer.show_reconnecting()
+        renderer.show(resumed, LiveTranscript())
     lost, back = told[:2]
     assert told == [lost, back] * 2
     assert "reconnecting" in lost and "reconnected" in back
@@ -164,7 +164,7 @@ def test_lines_and_json_tell_it_beside_the_captions() -> None:
 def test_notices_stand_between_captions() -> None:
     console, screen = terminal()
     renderer = LiveRenderer(console)
-    transcript = Transcript()
+    transcript = LiveTranscript()
     for message in STREAM[:3]:
         transcript.add(message)
         renderer.show(message, transcript)

@@ -32,15 +32,15 @@ def facts_of(page: str) -> dict[str, Any]:
 def test_words_know_when_they_were_shown_and_committed(tmp_path: Path) -> None:
     timeline = Timeline(tmp_path / "out.html", "talk")
     ask, nut, note = word(" Ask", 0.1, 0.4), word(" nut", 0.4, 0.8), word(" not,", 0.45, 0.85)
-    timeline.received(wire.SpeechStarted(time=0.1))
-    timeline.sent(SECOND)
-    timeline.received(wire.Partial(text=" Ask nut", words=(ask, nut)))
-    timeline.sent(SECOND)
-    timeline.received(wire.Commit(text=" Ask", words=(ask,)))
-    timeline.received(wire.Partial(text=" Not", words=(word(" Not", 0.5, 0.9),)))
-    timeline.received(wire.SpeechStopped(time=1.2))
-    timeline.sent(SECOND)
-    timeline.received(wire.Commit(text=" not, what", words=(note, word(" what", 2.0, 2.5))))
+    timeline.add_message(wire.SpeechStarted(time=0.1))
+    timeline.add_audio(SECOND)
+    timeline.add_message(wire.Partial(text=" Ask nut", words=(ask, nut)))
+    timeline.add_audio(SECOND)
+    timeline.add_message(wire.Commit(text=" Ask", words=(ask,)))
+    timeline.add_message(wire.Partial(text=" Not", words=(word(" Not", 0.5, 0.9),)))
+    timeline.add_message(wire.SpeechStopped(time=1.2))
+    timeline.add_audio(SECOND)
+    timeline.add_message(wire.Commit(text=" not, what", words=(note, word(" what", 2.0, 2.5))))
     timeline.write()
     facts = facts_of((tmp_path / "out.html").read_text())
     assert facts["duration"] == 3.0
@@ -55,7 +55,7 @@ def test_words_know_when_they_were_shown_and_committed(tmp_path: Path) -> None:
 def test_the_waveform_is_that_of_the_audio(tmp_path: Path) -> None:
     timeline = Timeline(tmp_path / "out.html", "talk")
     samples = np.concatenate([np.zeros(800), np.full(800, -32_768), np.full(400, 16_384)])
-    timeline.sent(samples.astype("<i2").tobytes())
+    timeline.add_audio(samples.astype("<i2").tobytes())
     timeline.write()
     peaks = facts_of((tmp_path / "out.html").read_text())["peaks"]
     assert peaks == [0] * 5 + [127] * 5 + [63] * 3
@@ -63,9 +63,9 @@ def test_the_waveform_is_that_of_the_audio(tmp_path: Path) -> None:
 
 def test_nothing_breaks_out_of_the_page(tmp_path: Path) -> None:
     timeline = Timeline(tmp_path / "out.html", "<img src=x>%STYLE%")
-    timeline.sent(SECOND)
+    timeline.add_audio(SECOND)
     evil = word(" </script><script>alert(1)</script>%SCRIPT%", 0.1, 0.4)
-    timeline.received(wire.Commit(text=evil.text, words=(evil,)))
+    timeline.add_message(wire.Commit(text=evil.text, words=(evil,)))
     timeline.write()
     page = (tmp_path / "out.html").read_text()
     assert "<img" not in page and page.count("</script>") == 2

@@ -15,7 +15,7 @@ from whisper_stream.clients.errors import (
     StreamError,
     UsageError,
 )
-from whisper_stream.clients.sdk.connection import StreamConnection, connect, stream_url
+from whisper_stream.clients.sdk.connection import ReconnectingStream, connect, stream_url
 from whisper_stream.server.protocol import messages as wire
 
 from ...helpers.fake_server import Peer, fake_server, talk
@@ -180,7 +180,7 @@ def test_how_a_stream_may_fail(
 
 
 def test_sending_on_a_lost_connection_says_so() -> None:
-    async def send(stream: StreamConnection) -> None:
+    async def send(stream: ReconnectingStream) -> None:
         while True:
             await stream.send_audio(bytes(32_000))
 

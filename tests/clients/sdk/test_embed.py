@@ -33,11 +33,11 @@ def alive(pid: int) -> bool:
     return True
 
 
-def started(program: str, options: DaemonOptions | None = None) -> tuple[int, int]:
+def started(program: str, **limits: float) -> tuple[int, int]:
     """Run a stand-in until it announced itself; its pid and session while it ran."""
 
     async def run() -> tuple[int, int]:
-        async with daemon(options or DaemonOptions(), command(program)) as url:
+        async with daemon(DaemonOptions(), command(program), **limits) as url:
             pid = int(url.rpartition(":")[2])
             return pid, os.getsid(pid)
 
@@ -61,11 +61,17 @@ def test_it_ends_when_its_stdin_closes() -> None:
     assert not alive(pid)
 
 
-def test_it_is_made_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whisper_stream.clients.sdk.embed._STOP_SECONDS", 0.05)
+def test_it_is_made_to_end() -> None:
     stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    pid, _ = started(f"{stubborn}{ANNOUNCE}\nwhile True: signal.pause()")
+    program = f"{stubborn}{ANNOUNCE}\nwhile True: signal.pause()"
+    pid, _ = started(program, stop_seconds=0.05)
     assert not alive(pid)
+
+
+def test_a_daemon_that_never_listens_is_given_up() -> None:
+    with pytest.raises(DaemonError, match=r"was not ready within 0\.05 s; start again") as caught:
+        started("import signal\nsignal.pause()", start_seconds=0.05)
+    assert caught.value.exit_code == 1
 
 
 def test_it_ends_when_the_start_is_given_up(tmp_path: Path) -> None:

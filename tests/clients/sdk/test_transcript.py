@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from whisper_stream.clients.errors import OutputError
-from whisper_stream.clients.sdk.transcript import OutputFile, Transcript
+from whisper_stream.clients.sdk.transcript import LiveTranscript, OutputFile
 from whisper_stream.server.protocol import messages as wire
 
 from ...helpers.fake_server import WORDS, segment, word
@@ -16,7 +16,7 @@ SEGMENTS = (segment(0, WORDS[:2]), segment(1, WORDS[2:]))
 
 
 def test_transcript_moves_words_from_tail_to_open_to_closed() -> None:
-    transcript = Transcript()
+    transcript = LiveTranscript()
     transcript.add(wire.Language(language="de", probability=0.9, time=0.0))
     transcript.add(wire.Partial(text=" Ask nut", words=(WORDS[0], word(" nut", 0.4, 0.8))))
     assert [each.text for each in transcript.tail] == [" Ask", " nut"]

@@ -8,9 +8,9 @@ import pytest
 from whisper_stream.clients.tools.bench_metrics import (
     Erasure,
     committed_words,
+    count_retracted,
     erasure,
-    exact,
-    retracted,
+    exact_spelling,
     spelling,
     spoken_ends,
 )
@@ -125,7 +125,7 @@ def test_a_word_moved_by_a_new_one_before_it_has_not_changed() -> None:
 def test_case_and_punctuation_change_a_word_only_when_asked_for() -> None:
     log: list[Event] = [partial("Ask not."), partial("ask not what"), commit("ask not what")]
     assert erasure(log) == Erasure(shown=3, changed=0)
-    assert erasure(log, exact) == Erasure(shown=5, changed=2)
+    assert erasure(log, exact_spelling) == Erasure(shown=5, changed=2)
 
 
 def test_mere_punctuation_is_no_word() -> None:
@@ -146,7 +146,7 @@ def test_a_clean_log_retracts_nothing() -> None:
         segment("a b c"),
         commit("d", 3),
     ]
-    assert retracted([*log, segment("d", 3), Done(samples=1, words=4)]) == 0
+    assert count_retracted([*log, segment("d", 3), Done(samples=1, words=4)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_clean_log_retracts_nothing() -> None:
     ],
 )
 def test_what_contradicts_a_commit_is_counted(log: Sequence[Event], count: int) -> None:
-    assert retracted(log) == count
+    assert count_retracted(log) == count
 
 
 def seconds(text: str) -> list[SpokenWord]:

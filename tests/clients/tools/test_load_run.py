@@ -6,7 +6,13 @@ import asyncio
 import urllib.request
 
 import msgspec
-from whisper_stream.clients.tools.load_run import GpuUse, Health, Watch, health_url, read_health
+from whisper_stream.clients.tools.load_run import (
+    GpuUse,
+    Health,
+    ServerWatch,
+    health_url,
+    read_health,
+)
 
 from ...helpers.fake_server import fake_server
 from ...helpers.server_rig import ScriptedEngine, daemon
@@ -24,17 +30,17 @@ def test_a_server_tells_what_it_uses() -> None:
 
 
 def test_what_is_seen_while_a_load_runs() -> None:
-    watch = Watch("ws://nowhere", Health(cpu_seconds=1.0, memory_bytes=100))
+    watch = ServerWatch("ws://nowhere", Health(cpu_seconds=1.0, memory_bytes=100))
     gpu = GpuUse(memory_bytes=7, utilization=0.5)
-    watch.last(Health(cpu_seconds=2.0, memory_bytes=180, gpu=gpu))
-    watch.last(Health())  # it did not answer in time
-    watch.last(
+    watch.add(Health(cpu_seconds=2.0, memory_bytes=180, gpu=gpu))
+    watch.add(Health())  # it did not answer in time
+    watch.add(
         Health(cpu_seconds=4.0, memory_bytes=150, gpu=GpuUse(memory_bytes=5, utilization=1.0))
     )
     assert (watch.cpu_seconds, watch.memory_growth) == (3.0, 80)
     assert (watch.gpu_utilization, watch.gpu_memory) == (0.75, 7)
-    silent = Watch("ws://nowhere", Health())
-    silent.last(Health())
+    silent = ServerWatch("ws://nowhere", Health())
+    silent.add(Health())
     assert (silent.cpu_seconds, silent.memory_growth) == (None, None)
     assert (silent.gpu_utilization, silent.gpu_memory) == (None, None)
 

@@ -8,7 +8,7 @@ import pytest
 from whisper_stream.clients.errors import ConnectError
 from whisper_stream.clients.tools.clips import Clip
 from whisper_stream.clients.tools.load_plan import StreamPlan
-from whisper_stream.clients.tools.load_worker import StreamOutcome, cut, play_stream
+from whisper_stream.clients.tools.load_worker import StreamOutcome, cut_packets, play_stream
 from whisper_stream.server.protocol import messages as wire
 
 from ...helpers.fake_server import WORDS, Peer, Script, fake_server
@@ -17,7 +17,7 @@ from ...helpers.fake_server import WORDS, Peer, Script, fake_server
 def play(url: str, *audio: bytes) -> StreamOutcome:
     clip = Clip(path="a", language="en", seconds=2.0)
     plan = StreamPlan(stream=3, delay=0.0, clips=(clip,) * len(audio))
-    return asyncio.run(play_stream(plan, [cut(each) for each in audio], url))
+    return asyncio.run(play_stream(plan, [cut_packets(each) for each in audio], url))
 
 
 async def early(peer: Peer) -> None:

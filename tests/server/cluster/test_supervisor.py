@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
-from whisper_stream.clients.sdk.connection import StreamConnection, connect
+from whisper_stream.clients.sdk.connection import ReconnectingStream, connect
 from whisper_stream.server.cluster.topology import owner_of
 from whisper_stream.server.protocol import messages as wire
 
@@ -181,7 +181,7 @@ class Speakers:
             await talking
         return words(got)
 
-    async def _talk(self, stream: StreamConnection) -> None:
+    async def _talk(self, stream: ReconnectingStream) -> None:
         step = len(AUDIO) // PIECES // 2 * 2
         for at in range(0, len(AUDIO), step):
             if at == PIECES // 2 * step:

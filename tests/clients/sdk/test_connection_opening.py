@@ -43,8 +43,8 @@ def test_a_connection_lost_before_ready_is_made_again() -> None:
     lost: list[bool] = []
 
     async def run(url: str) -> list[wire.ServerMessage]:
-        async with connect(url, wire.Start(language="en")) as stream:
-            stream.on_lost = lambda: lost.append(True)
+        start = wire.Start(language="en")
+        async with connect(url, start, on_lost=lambda: lost.append(True)) as stream:
             await asyncio.gather(stream.send_audio(audio), stream.send(wire.Ping(id="p")))
             await stream.eos()
             return [message async for message in stream]
