@@ -1,4 +1,4 @@
-"""What a client has sent, until the server holds it: audio and control messages, in order. No I/O.
+"""The messages of a client that the server does not hold yet: audio and control messages, in order. No I/O.
 
 Audio of the segment that is still open is kept longer, for a server that forgets the stream.
 """
@@ -69,7 +69,7 @@ class Backlog:
 
     @property
     def all_sent(self) -> bool:
-        """Whether nothing is left after the cursor."""
+        """True if nothing is left after the cursor."""
         return self._sent == len(self._items)
 
     @property

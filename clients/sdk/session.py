@@ -45,7 +45,7 @@ class ClientSession:
 
     @property
     def opened(self) -> bool:
-        """Whether the server has sent ``ready``."""
+        """True once the server has sent ``ready``."""
         return self._ready is not None
 
     @property

@@ -74,7 +74,7 @@ class AudioSource:
         Raises:
             SourceError: it is missing, no regular file, empty, not audio, or without a sample.
         """
-        with source_errors(), self._open_noted() as track:
+        with source_errors(), self._begin_pass() as track:
             if not track.has_sound():
                 raise track.no_sound()
             return track.duration
@@ -113,13 +113,13 @@ class AudioSource:
                 raise AudioError(f"{self.name} is not a regular file: pipe it into standard input")
         return open_file(self.path, self.name)
 
-    def _open_noted(self) -> AudioTrack:
+    def _begin_pass(self) -> AudioTrack:
         self._track = self._open()
         return self._track
 
     def _pcm(self) -> Iterator[bytes]:
         """Yield the samples as s16le, in pieces of any size."""
-        with source_errors(), self._open_noted() as track:
+        with source_errors(), self._begin_pass() as track:
             for block in track.blocks(SAMPLE_RATE):
                 yield block.tobytes()
 

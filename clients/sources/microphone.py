@@ -143,14 +143,14 @@ class Microphone:
                 block = await capture.block()
                 if block is not None:
                     self.level = _decibels(block)
-                    if len(pcm := capture.resampled(block)):
+                    if len(pcm := capture.resample(block)):
                         yield pcm
                     continue
                 capture.close()
                 self.level = -80.0
                 self.notice(f"{self.name} is gone; waiting until it is plugged in again")
                 gone = time.monotonic()
-                capture = await self._reopened()
+                capture = await self._reopen()
                 missed = round((time.monotonic() - gone) * SAMPLE_RATE)
                 self.notice(f"{self.name} is back")
                 for at in range(0, missed, CHUNK_SAMPLES):
@@ -163,7 +163,7 @@ class Microphone:
         self.name = device.name
         return _Capture(self._sd, device)
 
-    async def _reopened(self) -> _Capture:
+    async def _reopen(self) -> _Capture:
         while True:
             await asyncio.sleep(_RETRY_SECONDS)
             # PortAudio looks for devices only when it starts.
@@ -192,8 +192,8 @@ class _Capture:
                 blocksize=round(device.sample_rate * _BLOCK_SECONDS),
                 channels=self._channels,
                 dtype="int16",
-                callback=self._heard,
-                finished_callback=self._finished,
+                callback=self._take_block,
+                finished_callback=self._end,
             )
             self._stream.start()
         except sd.PortAudioError as error:
@@ -208,19 +208,19 @@ class _Capture:
         except TimeoutError:
             return None
 
-    def resampled(self, block: NDArray[np.int16]) -> bytes:
+    def resample(self, block: NDArray[np.int16]) -> bytes:
         samples: NDArray[np.int16] = self._resampler.resample_chunk(block)
         return samples.astype("<i2").tobytes()
 
     def close(self) -> None:
         self._stream.close(ignore_errors=True)
 
-    def _heard(self, data: Any, frames: int, when: object, status: object) -> None:
+    def _take_block(self, data: Any, frames: int, when: object, status: object) -> None:
         samples = np.frombuffer(bytes(data), np.int16).reshape(frames, self._channels)
         mono = samples.mean(axis=1).astype(np.int16) if self._channels > 1 else samples[:, 0]
         self._hand_over(mono)
 
-    def _finished(self) -> None:
+    def _end(self) -> None:
         self._hand_over(None)
 
     def _hand_over(self, block: NDArray[np.int16] | None) -> None:
