@@ -18,6 +18,8 @@ from whisper_stream.model.whisper.network import TextDecoder, Whisper
 from whisper_stream.streamer.engine.cpu_backend import BackendConfig, CpuBackend
 from whisper_stream.streamer.jobs import DecodeJob
 
+pytestmark = pytest.mark.timeout(120)  # on a fresh machine the first test compiles the kernels
+
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 

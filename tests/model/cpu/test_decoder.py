@@ -22,6 +22,8 @@ from whisper_stream.model.whisper.network import TextDecoder, Whisper
 from ...helpers.reference import checkpoint_of
 from ...helpers.weight_files import SMALL, pt_file, small_state
 
+pytestmark = pytest.mark.timeout(120)  # on a fresh machine the first test compiles the kernels
+
 DATA = Path(__file__).parents[2] / "data"
 TOKENS = torch.tensor([[50257, 50362, 843, 523, 616, 5891, 3399, 11, 1265, 407, 644, 534]])
 LENGTH = TOKENS.shape[1]
@@ -136,7 +138,6 @@ def off(a: Tensor, b: Tensor) -> float:
 
 @pytest.mark.parametrize("widths", [STEPS, [12], [4, 1, 1, 3, 3], [2, 10]])
 @torch.inference_mode()
-@pytest.mark.timeout(120)  # on a fresh machine it compiles the kernels
 def test_logits_and_scores_are_those_of_the_same_weights(widths: list[int]) -> None:
     """Few tokens at once take the fused layers, many the wide way."""
     plain, compiled = decoders()

@@ -25,6 +25,8 @@ from whisper_stream.model.cpu.kernels import (
     normalise,
 )
 
+pytestmark = pytest.mark.timeout(120)  # on a fresh machine the first test compiles the kernels
+
 
 def normal(seed: int, *shape: int) -> Floats:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)

@@ -15,6 +15,8 @@ from whisper_stream.streamer.engine.cpu_backend import BackendConfig, CoreShare,
 from whisper_stream.streamer.jobs import DecodeJob
 from whisper_stream.streamer.session.guards import is_no_speech
 
+pytestmark = pytest.mark.timeout(120)  # on a fresh machine the first test compiles the kernels
+
 DATA = Path(__file__).parents[2] / "data"
 
 
