@@ -18,12 +18,14 @@ __all__ = ["checkpoint_of", "our_model", "reference_model"]
 
 
 @cache
+@torch.inference_mode(mode=False)  # kept for tests in either mode
 def checkpoint_of(name: str) -> Checkpoint:
     source = locate(name, download_root=None)
     return read_checkpoint(fetch(source), name=source.name)
 
 
 @cache
+@torch.inference_mode(mode=False)  # kept for tests in either mode
 def our_model(name: str) -> OurWhisper:
     return build_model(
         checkpoint_of(name), name=name, device=torch.device("cpu"), compute_type="float32"
@@ -31,6 +33,7 @@ def our_model(name: str) -> OurWhisper:
 
 
 @cache
+@torch.inference_mode(mode=False)  # kept for tests in either mode
 def reference_model(name: str) -> Any:
     """The reference's network with the same values."""
     checkpoint = checkpoint_of(name)
