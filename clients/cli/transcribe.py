@@ -21,6 +21,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import WhisperStreamError
 from ...model.cpu.runtime import MOST_THREADS
+from ...model.decoding.fallback import (
+    COMPRESSION_RATIO_THRESHOLD,
+    LOGPROB_THRESHOLD,
+    NO_SPEECH_THRESHOLD,
+    TEMPERATURE_STEP,
+    options_ladder,
+)
 from ...model.decoding.options import DecodingOptions
 from ...model.errors import DecodingOptionsError
 from ...model.transcription.subtitles import SubtitleOptions
@@ -171,26 +178,26 @@ _GROUPS: dict[str, tuple[_Flag, ...]] = {
         ),
         _Flag(
             name="temperature_increment_on_fallback",
-            default=0.2,
+            default=TEMPERATURE_STEP,
             parse=number_or_none,
             help="added, up to 1, as long as a window fails one of the two thresholds below; "
             "None: never",
         ),
         _Flag(
             name="compression_ratio_threshold",
-            default=2.4,
+            default=COMPRESSION_RATIO_THRESHOLD,
             parse=number_or_none,
             help="a text that compresses better than this repeats itself",
         ),
         _Flag(
             name="logprob_threshold",
-            default=-1.0,
+            default=LOGPROB_THRESHOLD,
             parse=number_or_none,
             help="a mean log-probability below this is a guess",
         ),
         _Flag(
             name="no_speech_threshold",
-            default=0.6,
+            default=NO_SPEECH_THRESHOLD,
             parse=number_or_none,
             help="a guess where no speech is likelier than this is silence",
         ),
@@ -565,7 +572,6 @@ def _check_machine(settings: TranscribeSettings) -> None:
     import torch
 
     from ...model.cpu.compute_types import resolve_compute_type
-    from ...model.decoding.fallback import options_ladder
     from ...model.errors import ModelError
     from ...model.transcription.transcribe import clip_points
     from ...model.weights.loading import pick_device

@@ -1,55 +1,108 @@
-"""The ladder of temperatures: decode again, less surely, what looks like a loop or a guess.
+"""The fallback rule: a text that repeats itself or is a guess is decoded again at a higher temperature.
 
 Source: Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision" (2022), section 4.5.
+No torch here.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from ..errors import DecodingOptionsError
-from ..whisper.network import Whisper
-from .inference import EncodedAudio
-from .task import DecodingOptions, DecodingResult, decode
+from .options import DecodingOptions
 
-__all__ = ["FallbackPolicy", "decode_with_fallback", "options_ladder"]
+__all__ = [
+    "COMPRESSION_RATIO_THRESHOLD",
+    "LOGPROB_THRESHOLD",
+    "NO_SPEECH_THRESHOLD",
+    "TEMPERATURES",
+    "TEMPERATURE_STEP",
+    "FallbackPolicy",
+    "TextScores",
+    "compression_ratio",
+    "options_ladder",
+]
+
+COMPRESSION_RATIO_THRESHOLD = 2.4
+LOGPROB_THRESHOLD = -1.0
+NO_SPEECH_THRESHOLD = 0.6
+TEMPERATURE_STEP = 0.2
+TEMPERATURES = tuple(round(TEMPERATURE_STEP * step, 1) for step in range(6))  # 0 to 1
+
+
+class TextScores(Protocol):
+    """The measures of one decoded text that the rule looks at."""
+
+    @property
+    def avg_logprob(self) -> float:
+        """The mean log-probability of the tokens, end-of-text included."""
+        ...
+
+    @property
+    def no_speech_prob(self) -> float:
+        """The probability that nothing is said in the window."""
+        ...
+
+    @property
+    def compression_ratio(self) -> float:
+        """The size of the text over its size after compression."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackPolicy:
-    """When a result is not taken. None switches a test off."""
+    """The thresholds of the rule. None switches a test off."""
 
-    compression_ratio_threshold: float | None = 2.4  # above it, the text repeats itself
-    logprob_threshold: float | None = -1.0  # below it, the model guesses
-    no_speech_threshold: float | None = 0.6  # above it, nothing is said where the model guesses
+    compression_ratio_threshold: float | None = COMPRESSION_RATIO_THRESHOLD
+    logprob_threshold: float | None = LOGPROB_THRESHOLD
+    no_speech_threshold: float | None = NO_SPEECH_THRESHOLD
+    # A text that repeats itself, is unlikely and stands over silence. False: it is silence, as in the
+    # reference, and no temperature would help. True: it fails, as a stream has no later pass to drop it.
+    rejects_repeats_over_silence: bool = False
 
-    def is_accepted(self, result: DecodingResult) -> bool:
-        unlikely = self._is_unlikely(result)
-        if unlikely and self._says_silence(result):
-            return True  # silence: no temperature would help
+    def has_failed(self, scores: TextScores, *, looped: bool = False) -> bool:
+        """Return whether a text is to be decoded again.
+
+        Args:
+            scores: the measures of the text.
+            looped: the decoder itself has found a loop in the text.
+        """
+        repeats = looped or self.repeats(scores)
+        limit = self.logprob_threshold
+        unlikely = limit is not None and scores.avg_logprob < limit
+        if unlikely and self._is_silent(scores):
+            return repeats and self.rejects_repeats_over_silence
+        return repeats or unlikely
+
+    def repeats(self, scores: TextScores) -> bool:
+        """Return whether a text compresses so well that it must repeat itself."""
         limit = self.compression_ratio_threshold
-        repetitive = limit is not None and result.compression_ratio > limit
-        return not (repetitive or unlikely)
+        return limit is not None and scores.compression_ratio > limit
 
-    def is_silence(self, result: DecodingResult) -> bool:
-        """Whether the window is to be passed over: no speech, by a text that is not sure either."""
-        sure = self.logprob_threshold is not None and result.avg_logprob > self.logprob_threshold
-        return self._says_silence(result) and not sure
+    def is_silence(self, scores: TextScores) -> bool:
+        """Return whether a window is passed over: probably no speech, and a text that is not sure either."""
+        limit = self.logprob_threshold
+        sure = limit is not None and scores.avg_logprob > limit
+        return self._is_silent(scores) and not sure
 
-    def _is_unlikely(self, result: DecodingResult) -> bool:
-        return self.logprob_threshold is not None and result.avg_logprob < self.logprob_threshold
-
-    def _says_silence(self, result: DecodingResult) -> bool:
+    def _is_silent(self, scores: TextScores) -> bool:
         limit = self.no_speech_threshold
-        return limit is not None and result.no_speech_prob > limit
+        return limit is not None and scores.no_speech_prob > limit
+
+
+def compression_ratio(text: str) -> float:
+    """Return the bytes of ``text`` in UTF-8 over those after zlib; 0.0 for no text."""
+    raw = text.encode("utf-8")
+    return len(raw) / len(zlib.compress(raw))
 
 
 def options_ladder(
     temperature: float | Sequence[float], decode_options: Mapping[str, Any]
 ) -> tuple[DecodingOptions, ...]:
-    """The options for every temperature: beam search belongs to 0, ``best_of`` to those above.
+    """Return the options for every temperature: beam search belongs to 0, ``best_of`` to those above.
 
     Raises:
         DecodingOptionsError: an unknown option, or a value that makes no sense; names the field.
@@ -66,26 +119,3 @@ def options_ladder(
         kept = {name: given for name, given in decode_options.items() if name not in excluded}
         ladder.append(DecodingOptions(**{**kept, "temperature": value}))
     return tuple(ladder)
-
-
-def decode_with_fallback(
-    model: Whisper,
-    audio: EncodedAudio,
-    ladder: Sequence[DecodingOptions],
-    policy: FallbackPolicy,
-    *,
-    prompt: Sequence[int] = (),
-) -> list[DecodingResult]:
-    """Decodes every window at the first of the ladder's temperatures whose result is accepted.
-
-    The last temperature's result is taken as it is. Windows of a batch climb the ladder each alone.
-    """
-    results: dict[int, DecodingResult] = {}
-    open_rows = list(range(audio.rows))
-    for options in ladder:
-        decoded = decode(model, audio.select(open_rows), replace(options, prompt=tuple(prompt)))
-        results.update(zip(open_rows, decoded, strict=True))
-        open_rows = [row for row in open_rows if not policy.is_accepted(results[row])]
-        if not open_rows:
-            break
-    return [results[row] for row in range(audio.rows)]

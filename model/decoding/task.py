@@ -1,18 +1,15 @@
-"""Which language is spoken. Source: Radford et al. (2022), section 2.3.
+"""Decoding of windows of 30 seconds: ``decode``, ``decode_with_fallback`` and ``detect_language``.
 
-One way of decoding windows, put together from its parts.
+A ``DecodingTask`` is put together from its parts: ``Inference`` computes logits, ``LogitFilter``s bar
+tokens, a ``TokenDecoder`` chooses among the rest, and a ``SequenceRanker`` picks the result.
 
-``Inference`` computes logits, ``LogitFilter``s bar tokens, a ``TokenDecoder`` chooses among the rest, a
-``SequenceRanker`` picks the result.
-
-Decoding of windows of 30 seconds: ``decode`` and ``detect_language``.
-
-Source: Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision" (2022), section
-2.3, and the published implementation.
+Source: Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision" (2022), sections
+2.3 and 4.5, and the published implementation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
@@ -24,7 +21,7 @@ from ..media.audio import CHUNK_LENGTH
 from ..whisper.network import Whisper
 from ..whisper.tokenizer import Tokenizer, get_tokenizer
 from .beam import BeamSearchDecoder
-from .compression import compression_ratio
+from .fallback import FallbackPolicy, compression_ratio
 from .filters import ApplyTimestampRules, LogitFilter, SuppressBlank, SuppressTokens
 from .inference import EncodedAudio, Inference
 from .options import DecodingOptions
@@ -41,6 +38,7 @@ __all__ = [
     "DecodingTask",
     "check_for_model",
     "decode",
+    "decode_with_fallback",
     "detect_language",
 ]
 
@@ -49,7 +47,7 @@ __all__ = [
 def detect_language(
     model: Whisper, mel: Tensor | EncodedAudio, tokenizer: Tokenizer | None = None
 ) -> tuple[Tensor, Any]:
-    """Which language is spoken, by one decoder step after ``<|startoftranscript|>``.
+    """Detect the language, by one decoder step after ``<|startoftranscript|>``.
 
     ``mel`` is as for :func:`decode`. Returns the likeliest language tokens ``[A]``, and for each window
     the probability of every language by ISO code; for a single window one token and one dict.
@@ -83,7 +81,7 @@ _NOT_A_NUMBER = float("nan")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecodingResult:
-    """What one window says. Of a ``lang_id`` task, only the language fields and the features are set."""
+    """The text of one window. A ``lang_id`` task sets only the language fields and the features."""
 
     audio_features: Tensor  # [S, D], the encoder's output
     language: str  # ISO code, given or detected
@@ -181,7 +179,7 @@ class DecodingTask:
         return sorted(asked | structure)
 
     def run(self, audio: EncodedAudio) -> list[DecodingResult]:
-        """One result for each of the windows in ``audio``."""
+        """Return one result for each of the windows in ``audio``."""
         tokens = torch.tensor([self._initial], device=self._model.device).repeat(audio.rows, 1)
         languages, probs = self._languages(audio, tokens)
         if self._options.task == "lang_id":
@@ -200,7 +198,7 @@ class DecodingTask:
     def _languages(
         self, audio: EncodedAudio, tokens: Tensor
     ) -> tuple[list[str], list[dict[str, float] | None]]:
-        """The language of every window; a detected one is written into the initial ``tokens`` [A, T]."""
+        """Return the language of every window; a detected one is written into the initial ``tokens`` [A, T]."""
         options = self._options
         if options.task != "lang_id" and (options.language or not self._model.is_multilingual):
             return [options.language or "en"] * audio.rows, [None] * audio.rows
@@ -212,7 +210,7 @@ class DecodingTask:
     def _sample(
         self, audio: EncodedAudio, tokens: Tensor
     ) -> tuple[list[list[Candidate]], list[float]]:
-        """Extends ``tokens`` [A, T] -> the candidates of every window, and its no-speech probability."""
+        """Extend ``tokens`` [A, T]; return the candidates of every window, and its no-speech probability."""
         inference = Inference(self._model.decoder, audio.cross)
         decoder = self._decoder(inference)
         logits, at_sot = inference.prefill(tokens, sot_index=self._sot_index, group=self._group)
@@ -273,7 +271,11 @@ def _as_tokens(value: object, tokenizer: Tokenizer) -> list[int]:
 
 
 def check_for_model(model: Whisper, options: DecodingOptions) -> None:
-    """Raises DecodingOptionsError where this model cannot do what is asked."""
+    """Check that ``model`` can do what ``options`` ask for.
+
+    Raises:
+        DecodingOptionsError: it cannot; says why.
+    """
     if not options.fp16 and model.dtype != torch.float32:
         raise DecodingOptionsError(
             "fp16=False asks for full precision, and the model was loaded in half: load it with "
@@ -306,7 +308,7 @@ def decode(
     options: DecodingOptions | None = None,
     **overrides: Any,
 ) -> DecodingResult | list[DecodingResult]:
-    """Decodes one window of 30 seconds, or several at once.
+    """Decode one window of 30 seconds, or several at once.
 
     Args:
         model: as made by ``load_model``.
@@ -327,3 +329,33 @@ def decode(
     task = DecodingTask(model, options)  # reject bad options before the encoder runs
     results = task.run(EncodedAudio.from_mel(model, mel[None] if single else mel))
     return results[0] if single else results
+
+
+def decode_with_fallback(
+    model: Whisper,
+    audio: EncodedAudio,
+    ladder: Sequence[DecodingOptions],
+    policy: FallbackPolicy,
+    *,
+    prompt: Sequence[int] = (),
+) -> list[DecodingResult]:
+    """Decode every window with the first options of ``ladder`` whose result does not fail.
+
+    The result of the last options is taken as it is. Each window of a batch climbs the ladder alone.
+
+    Args:
+        model: as made by ``load_model``.
+        audio: the encoded windows.
+        ladder: the options for each temperature, as made by ``options_ladder``.
+        policy: the thresholds of failure.
+        prompt: tokens said before the windows.
+    """
+    results: dict[int, DecodingResult] = {}
+    open_rows = list(range(audio.rows))
+    for options in ladder:
+        decoded = decode(model, audio.select(open_rows), replace(options, prompt=tuple(prompt)))
+        results.update(zip(open_rows, decoded, strict=True))
+        open_rows = [row for row in open_rows if policy.has_failed(results[row])]
+        if not open_rows:
+            break
+    return [results[row] for row in range(audio.rows)]

@@ -16,9 +16,8 @@ import numpy as np
 import webrtcvad
 from numpy.typing import NDArray
 
-from ..decoding.fallback import decode_with_fallback
 from ..decoding.inference import EncodedAudio
-from ..decoding.task import DecodingOptions, DecodingResult
+from ..decoding.task import DecodingOptions, DecodingResult, decode_with_fallback
 from ..media.audio import HOP_LENGTH, SAMPLE_RATE
 from .long_form import Recording, TranscribeOptions, initial_tokens, segments_of, time_words
 from .segments import Cut, Piece, Span, Transcript, cut_window, frame_of, last_end

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..decoding.fallback import FallbackPolicy, decode_with_fallback
+from ..decoding.fallback import FallbackPolicy
 from ..decoding.inference import EncodedAudio
-from ..decoding.task import DecodingOptions, DecodingResult
+from ..decoding.task import DecodingOptions, DecodingResult, decode_with_fallback
 from ..media.audio import N_FRAMES, pad_or_trim
 from ..whisper.network import Whisper
 from ..whisper.tokenizer import Tokenizer

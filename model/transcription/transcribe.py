@@ -13,7 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..decoding.fallback import FallbackPolicy, options_ladder
+from ..decoding.fallback import (
+    COMPRESSION_RATIO_THRESHOLD,
+    LOGPROB_THRESHOLD,
+    NO_SPEECH_THRESHOLD,
+    TEMPERATURES,
+    FallbackPolicy,
+    options_ladder,
+)
 from ..decoding.inference import EncodedAudio
 from ..decoding.task import DecodingOptions, check_for_model, detect_language
 from ..errors import DecodingOptionsError
@@ -26,9 +33,8 @@ from .long_form import LongForm, Recording, TranscribeOptions
 from .progress import progress_bar, write_segment
 from .segments import Segment, Transcript, frame_of
 
-__all__ = ["DEFAULT_TEMPERATURES", "transcribe"]
+__all__ = ["transcribe"]
 
-DEFAULT_TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 Audio = str | Path | NDArray[Any] | torch.Tensor
 
 
@@ -38,10 +44,10 @@ def transcribe(
     audio: Audio,
     *,
     verbose: bool | None = None,
-    temperature: float | Sequence[float] = DEFAULT_TEMPERATURES,
-    compression_ratio_threshold: float | None = 2.4,
-    logprob_threshold: float | None = -1.0,
-    no_speech_threshold: float | None = 0.6,
+    temperature: float | Sequence[float] = TEMPERATURES,
+    compression_ratio_threshold: float | None = COMPRESSION_RATIO_THRESHOLD,
+    logprob_threshold: float | None = LOGPROB_THRESHOLD,
+    no_speech_threshold: float | None = NO_SPEECH_THRESHOLD,
     condition_on_previous_text: bool = True,
     initial_prompt: str | None = None,
     carry_initial_prompt: bool = False,

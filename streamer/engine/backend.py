@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
+from ...model.decoding.fallback import TEMPERATURES, FallbackPolicy
 from ..jobs import DecodeJob, DecodeResult
 from .scheduler import QueuedJob
 
@@ -55,10 +56,8 @@ class BusyRule:
 class BackendConfig:
     """Options of decoding windows. The defaults are those of the product; tests and benchmarks compare others."""
 
-    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of an endpoint's tries
-    compression_ratio_threshold: float = 2.4  # above: the text repeats itself
-    logprob_threshold: float = -1.0  # below: the text is unlikely
-    no_speech_threshold: float = 0.6  # above: an unlikely text is silence, not a failure
+    temperatures: tuple[float, ...] = TEMPERATURES  # of an endpoint's tries
+    fallback: FallbackPolicy = FallbackPolicy(rejects_repeats_over_silence=True)
     update_context: ContextMode = "trimmed"
     endpoint_context: ContextMode = "full"
     endpoint_beams: int = 5  # of an endpoint's first try; 1: greedy

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...model.decoding.compression import compression_ratio
+from ...model.decoding.fallback import compression_ratio
 from ...model.whisper.tokenizer import Tokenizer
 from ..config import SAMPLE_RATE
 from ..jobs import DecodedWord, DecodeJob, DecodeResult
@@ -94,7 +94,7 @@ class FallbackState:
 
     def __init__(self, job: DecodeJob, config: BackendConfig) -> None:
         self.job = job  # of the next try
-        self._config = config
+        self._policy = config.fallback
         self._temperatures = config.temperatures if job.endpoint else (0.0,)
         self._attempts: list[Attempt] = []
 
@@ -106,7 +106,7 @@ class FallbackState:
     def add(self, attempt: Attempt) -> Attempt | None:
         """Return the attempt to take; None if ``job`` is to be tried once more, at ``temperature``."""
         self._attempts.append(attempt)
-        if not self._is_rejected(attempt):
+        if not self._policy.has_failed(attempt, looped=attempt.looped):
             return attempt
         if len(self._attempts) < len(self._temperatures):
             if self._repeats(attempt):
@@ -116,16 +116,7 @@ class FallbackState:
         return max(steady or self._attempts, key=lambda one: one.avg_logprob)
 
     def _repeats(self, attempt: Attempt) -> bool:
-        return (
-            attempt.looped or attempt.compression_ratio > self._config.compression_ratio_threshold
-        )
-
-    def _is_rejected(self, attempt: Attempt) -> bool:
-        if self._repeats(attempt):
-            return True
-        unlikely = attempt.avg_logprob < self._config.logprob_threshold
-        silence = attempt.no_speech_prob > self._config.no_speech_threshold
-        return unlikely and not silence
+        return attempt.looped or self._policy.repeats(attempt)
 
 
 def in_language(job: DecodeJob, language: str) -> DecodeJob:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...model.decoding.compression import MAX_COMPRESSION_RATIO
+from ...model.decoding.fallback import FallbackPolicy
 from ..jobs import DecodedWord, DecodeResult
 
 __all__ = ["drop_words_after_audio", "is_no_speech", "repeats_itself"]
 
 _FRAME = 0.02  # seconds
+_FALLBACK = FallbackPolicy()
 
 # Noise, music and breath: the model half suspects that it hears no speech, and does not believe its own
 # words. Real speech, even whispered or a single word, is clearly on one side of one of the two.
@@ -33,7 +34,7 @@ def is_no_speech(result: DecodeResult) -> bool:
 
 def repeats_itself(result: DecodeResult) -> bool:
     """Return True where the text of ``result`` is a loop, in which small models get caught."""
-    return result.looped or result.compression_ratio > MAX_COMPRESSION_RATIO
+    return result.looped or _FALLBACK.repeats(result)
 
 
 def drop_words_after_audio(

@@ -12,6 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from whisper_stream.model.decoding.fallback import FallbackPolicy
 from whisper_stream.model.gpu.kernels import PlainKernels
 from whisper_stream.model.media.audio import load_audio
 from whisper_stream.model.weights.loading import load_model
@@ -85,8 +86,7 @@ def test_a_text_that_is_doubted_is_tried_again_beside_others() -> None:
     config = BackendConfig(
         endpoint_beams=1,
         temperatures=(0.0, 0.0, 0.0),
-        logprob_threshold=0.0,
-        no_speech_threshold=1.0,
+        fallback=FallbackPolicy(logprob_threshold=0.0, no_speech_threshold=1.0),
     )
     audio = clip("en-speech-jfk.wav")
     jobs = [
