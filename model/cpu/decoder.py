@@ -52,10 +52,10 @@ class CompiledDecoder(nn.Module):
         self._norm = _norm(decoder.ln)
         self.wide = decoder
 
-    def audio_cache(self, features: Tensor, lengths: Tensor | None = None) -> CrossCache:
+    def audio_cache(self, features: Tensor) -> CrossCache:
         """As ``TextDecoder.audio_cache``; keys and values are bf16, to be read faster."""
-        cache: CrossCache = self.wide.audio_cache(features, lengths)
-        return CrossCache([k.bfloat16() for k in cache.k], [v.bfloat16() for v in cache.v], lengths)
+        cache: CrossCache = self.wide.audio_cache(features)
+        return CrossCache([k.bfloat16() for k in cache.k], [v.bfloat16() for v in cache.v])
 
     def new_cache(self, rows: int) -> SelfCache:
         return self.wide.new_cache(rows)
@@ -73,7 +73,7 @@ class CompiledDecoder(nn.Module):
         cache: SelfCache,
         audio: CrossCache,
         *,
-        start: int | None = None,
+        start: int,
         heads: dict[int, list[int]] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """As ``TextDecoder.forward``."""
@@ -100,8 +100,7 @@ class CompiledDecoder(nn.Module):
     ) -> Tensor | None:
         """Run all layers on ``x`` [R, D] in place; return the scores of ``heads``, [B, heads, T, F]."""
         batch, length = positions.shape
-        windows, _, size, _ = audio.k[0].shape
-        lengths = np.full(windows, size) if audio.lengths is None else audio.lengths.numpy()
+        size = audio.k[0].shape[2]
         # contiguous always: for another layout numba compiles anew, perhaps with other roundings
         places = np.ascontiguousarray(positions.reshape(-1).numpy())
         keys, values = cache.k.numpy(), cache.v.numpy()  # [layer, B, H, C, d]
@@ -120,7 +119,6 @@ class CompiledDecoder(nn.Module):
                 places,
                 (keys[index], values[index]),
                 audio.bits[index],
-                lengths,
                 slots,
                 seen,
                 layer.norms,

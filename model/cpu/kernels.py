@@ -269,8 +269,8 @@ def attend_text(qkv: Any, positions: Any, cache: Any, out: Any) -> None:
 
 
 @_kernel
-def attend_audio(queries: Any, cache: Any, lengths: Any, slots: Any, seen: Any, out: Any) -> None:
-    """Cross-attention of the rows to their window, of which ``lengths`` [A] positions count.
+def attend_audio(queries: Any, cache: Any, slots: Any, seen: Any, out: Any) -> None:
+    """Compute the cross-attention of the rows to their window.
 
     ``queries``: [R, D]; ``cache``: keys and values, [A, H, F, d] bf16 as int16; ``out``: [R, D]. A head h
     with ``slots`` [H] not below 0 leaves its scores before the softmax in ``seen`` [B, slots, T, F].
@@ -283,21 +283,20 @@ def attend_audio(queries: Any, cache: Any, lengths: Any, slots: Any, seen: Any, 
     for h in range(heads):
         for r in range(rows):
             window = r * windows // rows
-            count = lengths[window]
             query = queries[r, h * HEAD_SIZE : (h + 1) * HEAD_SIZE]
             own = keys[window, h]
-            for s in range(count):
+            for s in range(size):
                 total = np.float32(0)
                 for j in range(HEAD_SIZE):
                     total += query[j] * bf16_(own[s, j])
                 scores[s] = total * _SCALE
             if slots[h] >= 0:
-                seen[r // length, slots[h], r % length, :count] = scores[:count]
-            share = np.float32(1) / _softmax(scores, count)
+                seen[r // length, slots[h], r % length, :] = scores
+            share = np.float32(1) / _softmax(scores, size)
             read = values[window, h]
             target = out[r, h * HEAD_SIZE : (h + 1) * HEAD_SIZE]
             target[:] = np.float32(0)
-            for s in range(count):
+            for s in range(size):
                 weight = scores[s] * share
                 for j in range(HEAD_SIZE):
                     target[j] += weight * bf16_(read[s, j])
@@ -329,7 +328,6 @@ def decode_layer(
     positions: Any,
     text: Any,
     audio: Any,
-    lengths: Any,
     slots: Any,
     seen: Any,
     norms: Any,
@@ -354,7 +352,7 @@ def decode_layer(
     _add(x, y)
     normalise(x, cross_norm, h)
     linear(h, cross_query, y)
-    attend_audio(y, audio, lengths, slots, seen, h)
+    attend_audio(y, audio, slots, seen, h)
     linear(h, cross_out, y)
     _add(x, y)
     normalise(x, mlp_norm, h)

@@ -85,10 +85,10 @@ class _Block(nn.Module):
 
 
 class EncoderBlock(_Block):
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``x``: [B, T, D]; ``mask``: [B, 1, 1, T], True where a frame may be seen."""
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output [B, F, D] for ``x`` [B, F, D]."""
         q, k, v = self.qkv(x)
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        attended = F.scaled_dot_product_attention(q, k, v)
         x = x + self.attn_out(merge_heads(attended))
         return self.feed_forward(x)
 
@@ -114,23 +114,21 @@ class DecoderBlock(_Block):
         out: Tensor = self.attn_out(merge_heads(attended))
         return x + out
 
-    def cross_attention(
-        self, x: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Returns the new ``x`` and the queries [B, H, T, d], from which alignment reads attention.
+    def cross_attention(self, x: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the new ``x`` and the queries [B, H, T, d], from which alignment reads attention.
 
-        ``k`` and ``v`` may have fewer rows than ``x``: then each serves as many rows in a row.
+        ``k`` and ``v`` may have fewer rows than ``x``: each then serves the same number of neighbours.
         """
         q = split_heads(self.cross_query(self.cross_ln(x)), self.heads)
         k, v = k.to(q.dtype), v.to(q.dtype)
         if k.shape[0] == q.shape[0]:
-            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            attended = F.scaled_dot_product_attention(q, k, v)
         else:
-            attended = _attend_shared(q, k, v, mask)
+            attended = _attend_shared(q, k, v)
         return x + self.cross_out(merge_heads(attended)), q
 
 
-def _attend_shared(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def _attend_shared(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention of several candidates to the audio they share, which is read once for all of them.
 
     ``q``: [A * G, H, T, d], G rows for each row of ``k`` and ``v`` [A, H, S, d].
@@ -140,7 +138,7 @@ def _attend_shared(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tens
     # [A * G, H, T, d] -> [A, G, H, T, d] -> [A, H, G * T, d]
     together = q.reshape(windows, -1, heads, length, size).transpose(1, 2)
     together = together.reshape(windows, heads, -1, size)
-    attended = F.scaled_dot_product_attention(together, k, v, attn_mask=mask)
+    attended = F.scaled_dot_product_attention(together, k, v)
     # [A, H, G * T, d] -> [A, H, G, T, d] -> [A * G, H, T, d]
     apart = attended.reshape(windows, heads, -1, length, size).transpose(1, 2)
     return apart.reshape(rows, heads, length, size)

@@ -48,11 +48,11 @@ class AudioEncoder(nn.Module):
 
 
 class Decoder(Protocol):
-    """What a model's decoder does: ``TextDecoder``, or what a compute type put in its place."""
+    """The interface of a model's decoder: ``TextDecoder``, or the one that a compute type put in its place."""
 
     dims: ModelDimensions
 
-    def audio_cache(self, features: Tensor, lengths: Tensor | None = None) -> CrossCache: ...
+    def audio_cache(self, features: Tensor) -> CrossCache: ...
 
     def new_cache(self, rows: int) -> SelfCache: ...
 
@@ -63,7 +63,7 @@ class Decoder(Protocol):
         cache: SelfCache,
         audio: CrossCache,
         *,
-        start: int | None = None,
+        start: int,
         heads: dict[int, list[int]] | None = None,
     ) -> tuple[Tensor, Tensor | None]: ...
 
@@ -87,10 +87,10 @@ class TextDecoder(nn.Module):
         self.projection = Linear(state, dims.n_vocab, bias=False)
         self.projection.weight = self.token_embedding.weight
 
-    def audio_cache(self, features: Tensor, lengths: Tensor | None = None) -> CrossCache:
-        """Cross-attention keys and values for ``features`` [B, S, D]; ``lengths`` [B] where rows are padded."""
+    def audio_cache(self, features: Tensor) -> CrossCache:
+        """Return the cross-attention keys and values of ``features`` [B, F, D]."""
         pairs = [block.audio_keys(features) for block in self.blocks]  # type: ignore[operator]
-        return CrossCache([k for k, _ in pairs], [v for _, v in pairs], lengths)
+        return CrossCache([k for k, _ in pairs], [v for _, v in pairs])
 
     def new_cache(self, rows: int) -> SelfCache:
         embedding = self.positional_embedding
@@ -103,34 +103,39 @@ class TextDecoder(nn.Module):
         cache: SelfCache,
         audio: CrossCache,
         *,
-        start: int | None = None,
+        start: int,
         heads: dict[int, list[int]] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Runs ``tokens`` [B, T] standing at ``positions`` [B, T] and enters them in the cache.
+        """Run ``tokens`` [B, T] and enter them in the cache.
 
-        ``start`` is the common first position when every row stands at the same place: it saves the
-        mask. A row may be padded at its end with any token: what it writes lies beyond the row's
-        true end, and is overwritten before any later query sees it.
+        Args:
+            tokens: of B rows, which all stand at the same place.
+            positions: [B, T], those of the tokens: ``start``, ``start + 1`` and so on.
+            cache: keys and values of the tokens before ``start``.
+            audio: keys and values of the windows.
+            start: the first position.
+            heads: the cross-attention heads of each layer whose scores are returned.
 
-        Returns hidden states [B, T, D] (see ``logits``), and, for the cross-attention ``heads`` asked
-        (layer -> heads), their scaled scores before the softmax [B, heads, T, S].
+        Returns:
+            Hidden states [B, T, D] (see ``logits``), and the scaled scores of ``heads`` before the
+            softmax [B, heads, T, F]; None where no heads are given.
         """
         batch, length = tokens.shape
         x = self.token_embedding(tokens) + self.positional_embedding[positions]  # [B, T, D]
-        end = start + length if start is not None else int(positions.max()) + 1
+        end = start + length
         mask: Tensor | None = None
-        if start is None or (length > 1):
+        if length > 1:
             keys = torch.arange(end, device=tokens.device)
             mask = (keys[None, None, :] <= positions[:, :, None])[:, None]  # [B, 1, T, end]
         scores: list[Tensor] = []
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, DecoderBlock)
             q, k, v = block.qkv(x)  # each [B, H, T, d]
-            cache.update(layer, positions, start, k, v)
+            cache.update(layer, start, k, v)
             x = block.self_attention(
                 x, q, cache.k[layer, :, :, :end], cache.v[layer, :, :, :end], mask
             )
-            x, q = block.cross_attention(x, audio.k[layer], audio.v[layer], audio.mask)
+            x, q = block.cross_attention(x, audio.k[layer], audio.v[layer])
             if heads is not None and layer in heads:
                 chosen = heads[layer]
                 scale = q.shape[-1] ** -0.5

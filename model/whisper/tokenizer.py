@@ -7,7 +7,6 @@ Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision" (20
 from __future__ import annotations
 
 import binascii
-import codecs
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import tiktoken
 from ..errors import DecodingOptionsError
 from .languages import LANGUAGES, language_code
 
-__all__ = ["IncrementalDetokenizer", "Tokenizer", "get_tokenizer"]
+__all__ = ["Tokenizer", "get_tokenizer"]
 
 _TIMESTAMPS = 1501  # <|0.00|> to <|30.00|>, one every 20 ms
 
@@ -165,30 +164,6 @@ class Tokenizer:
         for mark in _MUSIC_MARKS:
             suppressed.update((self.encode(mark)[0], self.encode(" " + mark)[0]))
         return tuple(sorted(suppressed))
-
-
-class IncrementalDetokenizer:
-    """Turns tokens into text as they arrive, holding back bytes of an unfinished character.
-
-    The joined output of every :meth:`push` and the last :meth:`flush` equals ``decode`` of all
-    tokens.
-    """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def push(self, tokens: Iterable[int]) -> str:
-        """Take tokens and return the characters they complete. Timestamps are left out."""
-        end = self._tokenizer.timestamp_begin
-        text = [token for token in tokens if token < end]
-        return self._utf8.decode(self._tokenizer.encoding.decode_bytes(text))
-
-    def flush(self) -> str:
-        """Return what is held back (U+FFFD for an unfinished character) and start afresh."""
-        rest = self._utf8.decode(b"", final=True)
-        self._utf8.reset()
-        return rest
 
 
 @cache

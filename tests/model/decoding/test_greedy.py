@@ -79,7 +79,7 @@ def uncached(model: Whisper, audio: CrossCache, tokens: list[int]) -> Tensor:
     """Logits [T, V] of a whole sequence from an empty cache."""
     positions = torch.arange(len(tokens))[None]
     own = model.decoder.new_cache(1)
-    hidden, _ = model.decoder(torch.tensor([tokens]), positions, own, audio)
+    hidden, _ = model.decoder(torch.tensor([tokens]), positions, own, audio, start=0)
     return model.decoder.logits(hidden[0])
 
 

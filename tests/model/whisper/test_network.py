@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from whisper_stream.model.media.audio import load_audio
-from whisper_stream.model.whisper.cache import SelfCache
+from whisper_stream.model.whisper.cache import CrossCache, SelfCache
 from whisper_stream.model.whisper.mel import log_mel_spectrogram
 from whisper_stream.model.whisper.network import Whisper
 
@@ -58,6 +58,14 @@ def test_forward_is_encoder_and_decoder() -> None:
     torch.testing.assert_close(model(mel, tokens), expected)
 
 
+def repeat_rows(audio: CrossCache, times: int) -> CrossCache:
+    """Give every candidate a copy of its window."""
+    return CrossCache(
+        [k.repeat_interleave(times, dim=0) for k in audio.k],
+        [v.repeat_interleave(times, dim=0) for v in audio.v],
+    )
+
+
 @torch.inference_mode()
 def test_a_mel_longer_than_thirty_seconds_is_refused() -> None:
     with pytest.raises(ValueError, match="3002 frames"):
@@ -95,38 +103,6 @@ def test_a_rejected_draft_leaves_no_trace() -> None:
 
 
 @torch.inference_mode()
-def test_batch_rows_equal_single_rows() -> None:
-    """Three windows of different lengths, padded and masked; rows at different positions."""
-    model = our_model("tiny.en")
-    singles = [
-        model.embed_audio(mel_of("en-speech-jfk.wav", 4.0)),
-        model.embed_audio(mel_of("en-read-7902-cutter.flac", 2.0)),
-        model.embed_audio(mel_of("de-read-portal.flac", 5.0)),
-    ]
-    lengths = torch.tensor([item.shape[1] for item in singles])
-    # the padding is rubbish on purpose: nobody may look at it
-    padded = torch.full((3, int(lengths.max()), singles[0].shape[2]), 7.0)
-    for row, item in enumerate(singles):
-        padded[row, : item.shape[1]] = item
-    audio, own = model.decoder.audio_cache(padded, lengths), model.decoder.new_cache(3)
-    tokens = torch.tensor(TOKENS)
-    first = [3, 7, 5]  # tokens of each row in the first pass; then three more each
-    width = max(first)
-    positions = torch.arange(width).expand(3, width)
-    prefill = torch.stack([tokens[0, :width]] * 3)
-    for row, count in enumerate(first):
-        prefill[row, count:] = 999  # padding at a row's end
-    hidden, _ = model.decoder(prefill, positions, own, audio)
-    steps = torch.stack([tokens[0, count : count + 3] for count in first])
-    places = torch.stack([torch.arange(count, count + 3) for count in first])
-    later, _ = model.decoder(steps, places, own, audio)
-    for row, (single, count) in enumerate(zip(singles, first, strict=True)):
-        expected = model.logits(tokens[:, : count + 3], single)[0]
-        got = torch.cat((hidden[row, :count], later[row]))
-        assert (model.decoder.logits(got) - expected).abs().max() < 1e-3
-
-
-@torch.inference_mode()
 def test_candidates_share_the_audio_of_their_window() -> None:
     model = our_model("tiny.en")
     features = torch.cat([jfk_features("tiny.en")[:, :200], jfk_features("tiny.en")[:, 300:500]])
@@ -136,7 +112,7 @@ def test_candidates_share_the_audio_of_their_window() -> None:
     positions = torch.arange(12).expand(4, 12)
     shared, _ = model.decoder(tokens, positions, model.decoder.new_cache(4), audio, start=0)
     alone, _ = model.decoder(
-        tokens, positions, model.decoder.new_cache(4), audio.repeat(2), start=0
+        tokens, positions, model.decoder.new_cache(4), repeat_rows(audio, 2), start=0
     )
     torch.testing.assert_close(shared, alone, rtol=0, atol=1e-3)
 
@@ -208,7 +184,7 @@ def test_candidates_that_share_a_window_have_their_scores() -> None:
         tokens, positions, model.decoder.new_cache(6), audio, start=0, heads=heads
     )
     alone, expected = model.decoder(
-        tokens, positions, model.decoder.new_cache(6), audio.repeat(3), start=0, heads=heads
+        tokens, positions, model.decoder.new_cache(6), repeat_rows(audio, 3), start=0, heads=heads
     )
     assert scores is not None and expected is not None
     assert scores.shape == (6, len(model.alignment_heads), 3, 200)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
 import whisper.tokenizer
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from whisper_stream.model.errors import DecodingOptionsError
 from whisper_stream.model.whisper.languages import LANGUAGES, TO_LANGUAGE_CODE, language_code
-from whisper_stream.model.whisper.tokenizer import IncrementalDetokenizer, Tokenizer, get_tokenizer
+from whisper_stream.model.whisper.tokenizer import Tokenizer, get_tokenizer
 
 # The reference leaves its vocabulary files open.
 pytestmark = pytest.mark.filterwarnings("ignore:.*tiktoken")
@@ -128,29 +127,3 @@ def test_no_language_token_in_english_models() -> None:
 def test_the_same_arguments_share_a_tokenizer() -> None:
     assert get_tokenizer(True, language="de") is get_tokenizer(True, language="de")
     assert get_tokenizer(True, language="de").encoding is get_tokenizer(True).encoding
-
-
-@settings(max_examples=300, deadline=None)
-@given(text=TEXTS, cuts=st.lists(st.integers(0, 200)), ids=st.lists(st.integers(0, 51_864)))
-@example(text="", cuts=[1], ids=[8582])  # the first half of an emoji and no more
-@example(text="👩‍🚀", cuts=[1, 2, 3, 4], ids=[])
-def test_incremental_text_joins_to_the_whole(text: str, cuts: list[int], ids: list[int]) -> None:
-    tokenizer = get_tokenizer(True)
-    tokens = tokenizer.encode(text) + ids
-    edges = sorted({0, len(tokens), *(cut for cut in cuts if cut < len(tokens))})
-    detokenizer = IncrementalDetokenizer(tokenizer)
-    pieces = [detokenizer.push(tokens[start:stop]) for start, stop in pairwise(edges)]
-    if not ids:
-        assert all("\ufffd" not in piece or "\ufffd" in text for piece in pieces)
-    assert "".join(pieces) + detokenizer.flush() == tokenizer.decode(tokens)
-    assert detokenizer.flush() == ""
-
-
-def test_an_unfinished_character_comes_with_the_flush() -> None:
-    tokenizer = get_tokenizer(True)
-    tokens = tokenizer.encode("🜚")
-    assert len(tokens) > 1
-    detokenizer = IncrementalDetokenizer(tokenizer)
-    assert detokenizer.push(tokens[:-1]) == ""
-    assert detokenizer.flush() == "\ufffd"
-    assert detokenizer.push(tokens) == "🜚"
