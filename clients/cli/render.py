@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from ...model.media.captions import split_clock
 from ...server.protocol import messages as wire
 from ..sdk.transcript import LiveTranscript
 
@@ -256,11 +257,9 @@ class _Bottom:
 
 def clock(seconds: float) -> str:
     """Return a time as ``01:02.50``, with the hours in front from one hour on."""
-    hundredths = round(seconds * 100)
-    minutes, rest = divmod(hundredths, 6000)
-    hours, minutes = divmod(minutes, 60)
+    hours, minutes, whole, hundredths = split_clock(round(seconds * 100), 100)
     front = f"{hours}:" if hours else ""
-    return f"{front}{minutes:02}:{rest // 100:02}.{rest % 100:02}"
+    return f"{front}{minutes:02}:{whole:02}.{hundredths:02}"
 
 
 def _plain(segment: wire.Segment) -> str:

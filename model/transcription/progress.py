@@ -1,4 +1,4 @@
-"""What ``transcribe`` shows while it works: a bar, or each segment as it is found."""
+"""The display of ``transcribe`` while it works: a bar, or each segment as it is found."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol, TextIO
 
+from ..media.captions import format_clock, milliseconds
 from .segments import Segment
-from .subtitles import format_milliseconds, milliseconds
 
 __all__ = ["Progress", "progress_bar", "segment_line", "write_segment"]
 
@@ -19,14 +19,14 @@ class Progress(Protocol):
 
 
 def segment_line(segment: Segment) -> str:
-    """``[00:00.000 --> 00:02.500] text``, as the ``whisper`` command shows it."""
-    start = format_milliseconds(milliseconds(segment.start))
-    end = format_milliseconds(milliseconds(segment.end))
+    """Return ``[00:00.000 --> 00:02.500] text``, as the ``whisper`` command shows it."""
+    start = format_clock(milliseconds(segment.start))
+    end = format_clock(milliseconds(segment.end))
     return f"[{start} --> {end}] {segment.text}"
 
 
 def write_segment(segment: Segment, stream: TextIO | None = None) -> None:
-    """Writes a segment's line; what the stream's encoding cannot say becomes a question mark."""
+    """Write a segment's line; characters that the stream's encoding lacks become question marks."""
     stream = stream or sys.stdout
     encoding = stream.encoding or "utf-8"
     line = segment_line(segment).encode(encoding, errors="replace").decode(encoding)
@@ -36,7 +36,7 @@ def write_segment(segment: Segment, stream: TextIO | None = None) -> None:
 
 @contextmanager
 def progress_bar(frames: int, *, shown: bool) -> Iterator[Progress]:
-    """A bar on standard error when ``shown`` and it is a terminal; otherwise nothing."""
+    """Show a bar on standard error when ``shown`` and it is a terminal; otherwise nothing."""
     if not shown or not sys.stderr.isatty():
         yield lambda frames: None
         return

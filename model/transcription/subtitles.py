@@ -1,4 +1,4 @@
-"""Subtitles from a transcript: which words share a line, which lines share a cue, and when."""
+"""The layout of subtitles: words of a transcript are put into lines, and lines into cues."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..errors import DecodingOptionsError
+from ..media.captions import Cue, milliseconds
 
-__all__ = ["Cue", "SubtitleOptions", "format_milliseconds", "milliseconds", "subtitle_cues"]
+__all__ = ["SubtitleOptions", "subtitle_cues"]
 
 _LONG_PAUSE = 3.0  # seconds; a cue of fixed size never spans a longer one
 _UNBOUNDED = 1000  # characters in a line or words in a cue, where no limit is given
@@ -20,7 +21,7 @@ Segment = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtitleOptions:
-    """How subtitles are laid out. They matter only for transcripts with word times."""
+    """Options of the layout of subtitles. They matter only for transcripts with word times."""
 
     max_line_width: int | None = None  # characters
     max_line_count: int | None = None  # lines in a cue; counts with max_line_width only
@@ -52,15 +53,6 @@ class SubtitleOptions:
     def keeps_segments(self) -> bool:
         """True when every segment begins a new cue; False when cues are filled to a fixed size."""
         return self.max_line_width is None or self.max_line_count is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cue:
-    """One subtitle on the screen; ``text`` may have several lines."""
-
-    start_ms: int
-    end_ms: int
-    text: str
 
 
 def subtitle_cues(segments: Sequence[Segment], options: SubtitleOptions) -> Iterator[Cue]:
@@ -166,24 +158,3 @@ def _highlighted(words: Sequence[_PlacedWord]) -> Iterator[Cue]:
 
 def _underlined(text: str) -> str:
     return re.sub(r"^(\s*)(.*)$", r"\1<u>\2</u>", text)
-
-
-def milliseconds(seconds: float) -> int:
-    """Round seconds to whole milliseconds."""
-    return round(seconds * 1000.0)
-
-
-def format_milliseconds(
-    total: int, *, always_include_hours: bool = False, decimal_marker: str = "."
-) -> str:
-    """Write a time as ``[HH:]MM:SS.mmm``.
-
-    Raises:
-        ValueError: when the time is negative.
-    """
-    if total < 0:
-        raise ValueError(f"a time must not be negative, but is {total} ms")
-    minutes, rest = divmod(total, 60_000)
-    hours, minutes = divmod(minutes, 60)
-    prefix = f"{hours:02d}:" if always_include_hours or hours else ""
-    return f"{prefix}{minutes:02d}:{rest // 1000:02d}{decimal_marker}{rest % 1000:03d}"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DecodingOptionsError, ModelError
-from .subtitles import SubtitleOptions, format_milliseconds, milliseconds, subtitle_cues
+from ..media.captions import cue_block, milliseconds
+from .subtitles import SubtitleOptions, subtitle_cues
 
 __all__ = ["OUTPUT_FORMATS", "ResultWriter", "get_writer", "render_result"]
 
@@ -25,17 +26,12 @@ def _txt(result: Result, options: SubtitleOptions) -> Iterator[str]:
 def _vtt(result: Result, options: SubtitleOptions) -> Iterator[str]:
     yield "WEBVTT\n\n"
     for cue in subtitle_cues(result["segments"], options):
-        start, end = format_milliseconds(cue.start_ms), format_milliseconds(cue.end_ms)
-        yield f"{start} --> {end}\n{cue.text}\n\n"
+        yield cue_block(cue, always_include_hours=False) + "\n"
 
 
 def _srt(result: Result, options: SubtitleOptions) -> Iterator[str]:
     for number, cue in enumerate(subtitle_cues(result["segments"], options), start=1):
-        start, end = (
-            format_milliseconds(time, always_include_hours=True, decimal_marker=",")
-            for time in (cue.start_ms, cue.end_ms)
-        )
-        yield f"{number}\n{start} --> {end}\n{cue.text}\n\n"
+        yield cue_block(cue, number=number, decimal_marker=",") + "\n"
 
 
 def _tsv(result: Result, options: SubtitleOptions) -> Iterator[str]:

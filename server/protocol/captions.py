@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ... import WhisperStreamError
+from ...model.media.captions import Cue, cue_block, milliseconds
 
 if TYPE_CHECKING:
     from .messages import Segment, Word
 
-__all__ = ["FORMATS", "CaptionFormat", "Cue", "cues", "render"]
+__all__ = ["FORMATS", "CaptionFormat", "cues", "render"]
 
 CaptionFormat = Literal["srt", "vtt", "txt", "json"]
 FORMATS: tuple[CaptionFormat, ...] = get_args(CaptionFormat)
@@ -24,15 +25,6 @@ FORMATS: tuple[CaptionFormat, ...] = get_args(CaptionFormat)
 LINE_CHARS = 42
 CUE_LINES = 2
 CUE_MS = 6_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cue:
-    """Lines that are shown together, from ``start_ms`` to before ``end_ms``."""
-
-    start_ms: int
-    end_ms: int
-    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +65,7 @@ def cues(segments: Iterable[Segment]) -> list[Cue]:
             held.append(piece)
         if held:
             made.append(_cue(held, made))
-    return [cue for cue in made if cue.lines]
+    return [cue for cue in made if cue.text]
 
 
 def _pieces(words: Iterable[Word]) -> Iterable[_Piece]:
@@ -81,7 +73,7 @@ def _pieces(words: Iterable[Word]) -> Iterable[_Piece]:
     for word in words:
         text = " ".join(word.text.split())
         space = " " if word.text[:1].isspace() else ""
-        start, end = round(word.start * 1000), round(word.end * 1000)
+        start, end = milliseconds(word.start), milliseconds(word.end)
         parts = [text[at : at + LINE_CHARS] for at in range(0, len(text), LINE_CHARS)]
         for index, part in enumerate(parts):
             yield _Piece(
@@ -112,24 +104,20 @@ def _cue(pieces: list[_Piece], before: list[Cue]) -> Cue:
     earliest = before[-1].end_ms if before else 0
     start = max(pieces[0].start_ms, earliest)
     end = min(max(pieces[-1].end_ms, start + 1), start + CUE_MS)
-    return Cue(start_ms=start, end_ms=end, lines=tuple(_wrap(pieces)))
+    return Cue(start_ms=start, end_ms=end, text="\n".join(_wrap(pieces)))
 
 
 def _srt(segments: Iterable[Segment]) -> str:
     blocks = [
-        f"{number}\n{_time(cue.start_ms, ',')} --> {_time(cue.end_ms, ',')}\n"
-        + "".join(f"{line}\n" for line in cue.lines)
+        cue_block(cue, number=number, decimal_marker=",")
         for number, cue in enumerate(cues(segments), start=1)
     ]
     return "\n".join(blocks)
 
 
 def _vtt(segments: Iterable[Segment]) -> str:
-    blocks = ["WEBVTT\n"]
-    for cue in cues(segments):
-        lines = "".join(f"{_escape(line)}\n" for line in cue.lines)
-        blocks.append(f"{_time(cue.start_ms, '.')} --> {_time(cue.end_ms, '.')}\n{lines}")
-    return "\n".join(blocks)
+    blocks = [cue_block(replace(cue, text=_escape(cue.text))) for cue in cues(segments)]
+    return "\n".join(["WEBVTT\n", *blocks])
 
 
 def _json(segments: Sequence[Segment]) -> str:
@@ -157,13 +145,6 @@ def _json(segments: Sequence[Segment]) -> str:
         ],
     }
     return json.dumps(document, ensure_ascii=False, indent=2) + "\n"
-
-
-def _time(milliseconds: int, point: str) -> str:
-    seconds, milliseconds = divmod(milliseconds, 1000)
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:02d}:{minutes:02d}:{seconds:02d}{point}{milliseconds:03d}"
 
 
 def _escape(text: str) -> str:

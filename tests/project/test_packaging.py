@@ -26,6 +26,7 @@ ALLOWED = {
         "server.protocol",
         "streamer.commands",
         "model.whisper.languages",
+        "model.media.captions",
         "model.media.pcm",
     ),
     "server": ("server", "streamer", "model"),
