@@ -1,4 +1,4 @@
-"""What a decoding run keeps beside the model: the encoded windows, and the tokens entered so far."""
+"""The state of a decoding run beside the model: the encoded windows, and the tokens entered so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be asked of the decoder of one window, checked before any work is done. No torch here."""
+"""Options of decoding one window, checked before any work is done. No torch here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Which of several finished texts of one window is the result.
-
-How the next token is chosen: the likeliest, a sample, or those of a beam search.
+"""The choice of the next token, and of the result among several finished texts of one window.
 
 Letters in shape comments: A windows, G candidates of each, R = A * G rows, T tokens, V vocabulary.
 """

@@ -1,6 +1,4 @@
-"""Where to cut a long recording so that its windows can be decoded side by side: at silences.
-
-Long files several windows at a time: cut at silences beforehand, so that none waits for another.
+"""Batched transcription of long files: cut at silences beforehand, several windows are decoded at once.
 
 This differs from the sequential way: windows do not prompt each other (only ``initial_prompt`` does),
 and silences between windows are never decoded.
@@ -19,8 +17,16 @@ from numpy.typing import NDArray
 from ..decoding.inference import EncodedAudio
 from ..decoding.task import DecodingOptions, DecodingResult, decode_with_fallback
 from ..media.audio import HOP_LENGTH, SAMPLE_RATE
-from .long_form import Recording, TranscribeOptions, initial_tokens, segments_of, time_words
-from .segments import Cut, Piece, Span, Transcript, cut_window, frame_of, last_end
+from .long_form import AudioFile, TranscribeOptions, initial_tokens, segments_of, time_words
+from .segments import (
+    SegmentTokens,
+    Transcript,
+    WindowSegments,
+    WindowSpan,
+    cut_window,
+    frame_of,
+    last_end,
+)
 
 __all__ = ["BatchedWindows", "Chunk", "plan_windows", "speech_flags"]
 
@@ -36,7 +42,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    span: Span
+    span: WindowSpan
     speech_end: int  # mel frame at which the last speech in it ends
 
 
@@ -57,7 +63,7 @@ def plan_windows(samples: NDArray[np.float32], clips: Sequence[tuple[int, int]])
             frames = min(begin + last * _MEL_FRAMES, end) - seek
             spoken = first + int(np.flatnonzero(flags[first:last])[-1]) + 1
             speech_end = begin + spoken * _MEL_FRAMES
-            chunks.append(Chunk(span=Span(seek=seek, frames=frames), speech_end=speech_end))
+            chunks.append(Chunk(span=WindowSpan(seek=seek, frames=frames), speech_end=speech_end))
     return chunks
 
 
@@ -112,9 +118,9 @@ _LEAST_MISSED = 100  # and when it took the text for finished
 class _Window:
     """One decoded window."""
 
-    span: Span
+    span: WindowSpan
     result: DecodingResult
-    pieces: list[Piece]
+    pieces: list[SegmentTokens]
     audio: EncodedAudio  # one row
 
 
@@ -123,7 +129,7 @@ class _Work:
     """A chunk and how far it is decoded."""
 
     chunk: Chunk
-    left: Span | None  # what is to be decoded next
+    left: WindowSpan | None  # what is to be decoded next
     windows: list[_Window] = field(default_factory=list)
 
 
@@ -132,7 +138,7 @@ class BatchedWindows:
 
     def __init__(
         self,
-        recording: Recording,
+        recording: AudioFile,
         samples: NDArray[np.float32],
         ladder: Sequence[DecodingOptions],
         options: TranscribeOptions,
@@ -198,11 +204,11 @@ class BatchedWindows:
         work.windows.clear()  # with the encoded audio
 
 
-def _left(chunk: Chunk, span: Span, cut: Cut) -> Span | None:
+def _left(chunk: Chunk, span: WindowSpan, cut: WindowSegments) -> WindowSpan | None:
     """What is to be decoded next of a chunk: the model may stop early, or within a segment."""
     at, least = cut.seek, _LEAST_REST
     if cut.ends_alone:
         at, least = frame_of(cut.pieces[-1].end), _LEAST_MISSED
     if not span.seek < at <= chunk.speech_end - least:
         return None
-    return Span(seek=at, frames=span.seek + span.frames - at)
+    return WindowSpan(seek=at, frames=span.seek + span.frames - at)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from ..media.audio import N_FRAMES
 from ..whisper.words import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
-from .segments import Segment, Span, Word, frame_of, last_end
+from .segments import Segment, WindowSpan, Word, frame_of, last_end
 
-__all__ = ["Review", "is_anomalous", "review"]
+__all__ = ["HallucinationVerdict", "is_anomalous", "review"]
 
 _PUNCTUATION = PREPEND_PUNCTUATIONS + APPEND_PUNCTUATIONS
 _UNLIKELY = 0.15  # probability of a word
@@ -44,7 +44,7 @@ def is_anomalous(segment: Segment | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Review:
+class HallucinationVerdict:
     seek: int  # where to go on
     kept: int  # segments that stay, from the first
     again: bool = False  # nothing of the window counts: decode anew from ``seek``
@@ -52,14 +52,14 @@ class Review:
 
 def review(
     segments: Sequence[Segment],
-    span: Span,
+    span: WindowSpan,
     *,
     seek: int,
     ends_alone: bool,
     threshold: float,
     last_speech_timestamp: float,
     content_frames: int,
-) -> Review:
+) -> HallucinationVerdict:
     """Looks for made-up segments next to silence longer than ``threshold`` seconds.
 
     ``seek`` is where the next window would begin without this.
@@ -69,20 +69,20 @@ def review(
     if first is not None and is_anomalous(first):
         gap = first.start - span.start
         if gap > threshold:  # leading silence: begin where the words are
-            return Review(seek=span.seek + frame_of(gap), kept=0, again=True)
+            return HallucinationVerdict(seek=span.seek + frame_of(gap), kept=0, again=True)
     at = _first_hallucination(segments, span, threshold, last_speech_timestamp)
     if at is None:
-        return Review(seek=seek, kept=len(segments))
+        return HallucinationVerdict(seek=seek, kept=len(segments))
     segment = segments[at]
     seek = frame_of(max(span.start + 1, segment.start))
-    content_seconds = Span(seek=0, frames=content_frames).seconds
+    content_seconds = WindowSpan(seek=0, frames=content_frames).seconds
     if content_seconds - segment.end < threshold:
         seek = content_frames
-    return Review(seek=seek, kept=at)
+    return HallucinationVerdict(seek=seek, kept=at)
 
 
 def _seek_by_last_word(
-    segments: Sequence[Segment], span: Span, seek: int, ends_alone: bool, threshold: float
+    segments: Sequence[Segment], span: WindowSpan, seek: int, ends_alone: bool, threshold: float
 ) -> int:
     """After the last word where much of the window is left, else after the window."""
     end = last_end(segments)
@@ -94,7 +94,7 @@ def _seek_by_last_word(
 
 
 def _first_hallucination(
-    segments: Sequence[Segment], span: Span, threshold: float, last_speech_timestamp: float
+    segments: Sequence[Segment], span: WindowSpan, threshold: float, last_speech_timestamp: float
 ) -> int | None:
     """The first made-up segment that has silence, or more of its kind, on both sides."""
     before = last_speech_timestamp
@@ -122,5 +122,5 @@ def _first_hallucination(
     return None
 
 
-def _window_end(span: Span) -> float:
-    return Span(seek=span.seek + N_FRAMES, frames=0).start
+def _window_end(span: WindowSpan) -> float:
+    return WindowSpan(seek=span.seek + N_FRAMES, frames=0).start

@@ -29,12 +29,21 @@ from ..whisper.network import Whisper
 from ..whisper.tokenizer import Tokenizer
 from ..whisper.words import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from .hallucination import review
-from .segments import Cut, Piece, Segment, Span, Transcript, cut_window, frame_of, last_end
+from .segments import (
+    Segment,
+    SegmentTokens,
+    Transcript,
+    WindowSegments,
+    WindowSpan,
+    cut_window,
+    frame_of,
+    last_end,
+)
 from .word_times import add_word_timestamps
 
 __all__ = [
     "LongForm",
-    "Recording",
+    "AudioFile",
     "TranscribeOptions",
     "initial_tokens",
     "segments_of",
@@ -59,7 +68,7 @@ class TranscribeOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Recording:
+class AudioFile:
     """What is transcribed: a model, its tokenizer, and the audio of one file."""
 
     model: Whisper
@@ -72,9 +81,9 @@ class Recording:
     def content_frames(self) -> int:
         return self.mel.shape[-1] - N_FRAMES
 
-    def encode(self, spans: Sequence[Span]) -> EncodedAudio:
+    def encode(self, spans: Sequence[WindowSpan]) -> EncodedAudio:
         """Each span with zeros after it, as one row."""
-        if self.first_window is not None and spans == [Span(seek=0, frames=N_FRAMES)]:
+        if self.first_window is not None and spans == [WindowSpan(seek=0, frames=N_FRAMES)]:
             return self.first_window
         windows = [
             pad_or_trim(self.mel[:, span.seek : span.seek + span.frames], N_FRAMES)
@@ -123,7 +132,7 @@ class LongForm:
 
     def __init__(
         self,
-        recording: Recording,
+        recording: AudioFile,
         ladder: Sequence[DecodingOptions],
         options: TranscribeOptions,
         transcript: Transcript,
@@ -161,7 +170,7 @@ class LongForm:
             self._record(kept, result)
         return True
 
-    def _next_span(self) -> Span | None:
+    def _next_span(self) -> WindowSpan | None:
         clips = self._recording.clips
         while self._clip < len(clips):
             begin, end = clips[self._clip]
@@ -169,7 +178,7 @@ class LongForm:
             if self.seek < end:
                 left = min(self._recording.content_frames - self.seek, end - self.seek)
                 if left > 0:
-                    return Span(seek=self.seek, frames=min(N_FRAMES, left))
+                    return WindowSpan(seek=self.seek, frames=min(N_FRAMES, left))
             self._clip += 1
             if self._clip < len(clips):
                 self.seek = clips[self._clip][0]
@@ -182,7 +191,7 @@ class LongForm:
         return decode_with_fallback(model, audio, self._ladder, policy, prompt=prompt)[0]
 
     def _time_words(
-        self, segments: list[Segment], span: Span, cut: Cut, audio: EncodedAudio
+        self, segments: list[Segment], span: WindowSpan, cut: WindowSegments, audio: EncodedAudio
     ) -> list[Segment] | None:
         """Gives the segments their words, and lets these decide where to go on.
 
@@ -223,7 +232,7 @@ def initial_tokens(options: TranscribeOptions, tokenizer: Tokenizer) -> list[int
 
 
 def segments_of(
-    pieces: Sequence[Piece], span: Span, result: DecodingResult, tokenizer: Tokenizer
+    pieces: Sequence[SegmentTokens], span: WindowSpan, result: DecodingResult, tokenizer: Tokenizer
 ) -> list[Segment]:
     """The pieces of a window as segments."""
     return [
@@ -243,10 +252,10 @@ def segments_of(
 
 
 def time_words(
-    recording: Recording,
+    recording: AudioFile,
     options: TranscribeOptions,
     segments: Sequence[Segment],
-    span: Span,
+    span: WindowSpan,
     audio: EncodedAudio,
     last_speech: float,
 ) -> None:

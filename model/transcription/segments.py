@@ -10,10 +10,10 @@ from ..media.audio import FRAMES_PER_SECOND, HOP_LENGTH, SAMPLE_RATE
 
 __all__ = [
     "SECONDS_PER_TOKEN",
-    "Cut",
-    "Piece",
+    "WindowSegments",
+    "SegmentTokens",
     "Segment",
-    "Span",
+    "WindowSpan",
     "Transcript",
     "Word",
     "cut_window",
@@ -111,7 +111,7 @@ class Transcript:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class WindowSpan:
     """The mel frames of one window: ``seek`` on, ``frames`` of them (3000 at most)."""
 
     seek: int
@@ -127,20 +127,20 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class SegmentTokens:
     tokens: list[int]  # with the timestamps around them
     start: float  # seconds in the file
     end: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    pieces: list[Piece]
+class WindowSegments:
+    pieces: list[SegmentTokens]
     seek: int  # where the next window begins
     ends_alone: bool  # the last timestamp has no pair: nothing is said after it
 
 
-def cut_window(tokens: Sequence[int], span: Span, timestamp_begin: int) -> Cut:
+def cut_window(tokens: Sequence[int], span: WindowSpan, timestamp_begin: int) -> WindowSegments:
     """Cuts the tokens of a window where one segment's end meets the next one's start.
 
     With such pairs, the next window begins at the last of them, unless the text ends in a lone
@@ -152,7 +152,7 @@ def cut_window(tokens: Sequence[int], span: Span, timestamp_begin: int) -> Cut:
     after = span.seek + span.frames
     if not cuts:
         whole = _whole(tokens, is_timestamp, span, timestamp_begin)
-        return Cut(pieces=[whole], seek=after, ends_alone=ends_alone)
+        return WindowSegments(pieces=[whole], seek=after, ends_alone=ends_alone)
     if ends_alone:
         cuts.append(len(tokens))
     pieces = [
@@ -161,15 +161,17 @@ def cut_window(tokens: Sequence[int], span: Span, timestamp_begin: int) -> Cut:
     ]
     last = cuts[-1]
     if ends_alone:
-        return Cut(pieces=pieces, seek=after, ends_alone=True)
+        return WindowSegments(pieces=pieces, seek=after, ends_alone=True)
     position = tokens[last - 1] - timestamp_begin
     seek = span.seek + position * _FRAMES_PER_TOKEN
-    return Cut(pieces=pieces, seek=seek, ends_alone=False)
+    return WindowSegments(pieces=pieces, seek=seek, ends_alone=False)
 
 
-def _between_timestamps(tokens: Sequence[int], span: Span, timestamp_begin: int) -> Piece:
+def _between_timestamps(
+    tokens: Sequence[int], span: WindowSpan, timestamp_begin: int
+) -> SegmentTokens:
     first, last = tokens[0] - timestamp_begin, tokens[-1] - timestamp_begin
-    return Piece(
+    return SegmentTokens(
         tokens=list(tokens),
         start=span.start + first * SECONDS_PER_TOKEN,
         end=span.start + last * SECONDS_PER_TOKEN,
@@ -177,14 +179,14 @@ def _between_timestamps(tokens: Sequence[int], span: Span, timestamp_begin: int)
 
 
 def _whole(
-    tokens: Sequence[int], is_timestamp: Sequence[bool], span: Span, timestamp_begin: int
-) -> Piece:
+    tokens: Sequence[int], is_timestamp: Sequence[bool], span: WindowSpan, timestamp_begin: int
+) -> SegmentTokens:
     """All of the window, up to its last timestamp where there is one above zero."""
     timestamps = [token for token, yes in zip(tokens, is_timestamp, strict=True) if yes]
     seconds = span.seconds
     if timestamps and timestamps[-1] != timestamp_begin:
         seconds = (timestamps[-1] - timestamp_begin) * SECONDS_PER_TOKEN
-    return Piece(tokens=list(tokens), start=span.start, end=span.start + seconds)
+    return SegmentTokens(tokens=list(tokens), start=span.start, end=span.start + seconds)
 
 
 def frame_of(seconds: float) -> int:

@@ -29,7 +29,7 @@ from ..whisper.mel import log_mel_spectrogram
 from ..whisper.network import Whisper
 from ..whisper.tokenizer import get_tokenizer
 from ..whisper.words import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
-from .long_form import LongForm, Recording, TranscribeOptions
+from .long_form import AudioFile, LongForm, TranscribeOptions
 from .progress import progress_bar, write_segment
 from .segments import Segment, Transcript, frame_of
 
@@ -134,7 +134,7 @@ def transcribe(
 
 
 def _run(
-    recording: Recording,
+    recording: AudioFile,
     samples: NDArray[np.float32],
     ladder: Sequence[DecodingOptions],
     options: TranscribeOptions,
@@ -207,7 +207,7 @@ def _prepare(
     points: list[int],
     options: DecodingOptions,
     on_language: Callable[[str], None] | None,
-) -> tuple[Recording, str]:
+) -> tuple[AudioFile, str]:
     """The recording ready to be transcribed, and its language, detected where none is given."""
     mel = log_mel_spectrogram(samples, model.dims.n_mels, padding=N_SAMPLES)
     content_frames = mel.shape[-1] - N_FRAMES
@@ -226,7 +226,7 @@ def _prepare(
         task=options.task,
     )
     ends = points if len(points) % 2 == 0 else [*points, content_frames]
-    recording = Recording(
+    recording = AudioFile(
         model=model,
         tokenizer=tokenizer,
         mel=mel,

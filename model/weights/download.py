@@ -1,8 +1,6 @@
-"""A lock between processes, held on a file. No torch here.
+"""Downloads of model files: resumable, verified, and made once when several processes ask. No torch here.
 
-A progress bar for downloads, on a terminal only. No torch here.
-
-Fetch one file: resumable, verified, and once however many processes ask. No torch here.
+Processes exclude each other by a lock on a file; a terminal shows a progress bar.
 
 Beside the target ``x.pt`` lie, while they are needed, ``x.pt.part`` (what has arrived),
 ``x.pt.part.etag`` (the server's mark of the version that it is part of) and ``x.pt.lock``.

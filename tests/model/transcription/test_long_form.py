@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from whisper_stream.model.decoding.fallback import FallbackPolicy, options_ladder
 from whisper_stream.model.decoding.task import DecodingResult
 from whisper_stream.model.transcription import long_form as transcription_state
-from whisper_stream.model.transcription.long_form import LongForm, Recording, TranscribeOptions
+from whisper_stream.model.transcription.long_form import AudioFile, LongForm, TranscribeOptions
 from whisper_stream.model.transcription.segments import Segment, Transcript, Word
 from whisper_stream.model.whisper.tokenizer import get_tokenizer
 
@@ -142,7 +142,7 @@ def run_ours(script: Script, frames: int, seed: int, **options: Any) -> list[dic
     }
     clips = tuple((round(a * 100), round(b * 100)) for a, b in options.pop("clips"))
     model: Any = FakeModel(script)
-    recording = Recording(
+    recording = AudioFile(
         model=model, tokenizer=TOKENIZER, mel=torch.zeros(80, frames + 3000), clips=clips
     )
     settings = TranscribeOptions(policy=FallbackPolicy(**thresholds), **options)
@@ -156,7 +156,7 @@ def run_ours(script: Script, frames: int, seed: int, **options: Any) -> list[dic
     with (
         mock.patch.object(transcription_state, "decode_with_fallback", decode),
         mock.patch.object(transcription_state, "time_words", our_words(random.Random(seed))),
-        mock.patch.object(Recording, "encode", lambda *_: None),
+        mock.patch.object(AudioFile, "encode", lambda *_: None),
     ):
         while machine.step():
             pass
