@@ -58,6 +58,13 @@ class StreamConfig:
     max_segment: float = 30.0  # a longer segment is closed at a committed word
     buffer_seconds: float = 60.0  # audio held; feeding more must wait
 
+    # Coverage: voice that no word explains is decoded on its own
+    unheard_voice: float = 0.6  # voice after the last word, from which an update is doubted
+    unheard_updates: int = 2  # doubted updates in a row before that
+    unheard_end: float = 0.4  # voice after the last word of an utterance, from which on it is
+    trial_logprob: float = -0.5  # its text is taken from this mean log-probability on
+    last_trial_logprob: float = -0.35  # and at the end of an utterance, from this one on
+
     # Commits
     policy: PolicyName = "local-agreement"
     agreement: int = 2  # of local-agreement: hypotheses that must agree before a commit

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..config import SAMPLE_RATE, StreamConfig
 from ..events import Event, SpeechStarted, SpeechStopped
 from .vad import FRAME_SAMPLES, GateStart, SpeechDetector, SpeechGate
+from .voice_map import VoiceMap
 
 __all__ = ["Utterance", "UtteranceTracker"]
 
@@ -63,6 +64,11 @@ class UtteranceTracker:
     def first(self) -> Utterance | None:
         """The oldest of them, once it is sure that there is one: a ``waiting`` one may yet vanish."""
         return self._queue[0] if self._queue and not self._queue[0].waiting else None
+
+    @property
+    def voice(self) -> VoiceMap:
+        """The voiced stretches of the audio that the clock has passed."""
+        return self._gate.voice
 
     @property
     def speech_start(self) -> int:

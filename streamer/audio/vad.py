@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ..config import SAMPLE_RATE, DetectorName
 from ..errors import DetectorError
+from .voice_map import VoiceMap
 
 __all__ = [
     "FRAME_SAMPLES",
@@ -242,6 +243,7 @@ class SpeechGate:
         self._speaking = False
         self._last_voiced = 0
         self._unvoiced = 0  # frames since then
+        self.voice = VoiceMap()
 
     @property
     def speaking(self) -> bool:
@@ -282,6 +284,7 @@ class SpeechGate:
         self._recent.append(voiced)
         if voiced:
             self._unvoiced = 0
+            self.voice.add(self._position - FRAME_SAMPLES, self._position)
         else:
             self._unvoiced += 1
         if self._speaking:

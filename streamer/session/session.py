@@ -16,6 +16,8 @@ since the stream began.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,6 +30,7 @@ from ..events import Done, Event, Flushed, Gap, StreamWarning
 from ..jobs import DecodedWord, DecodeJob, DecodeResult
 from .audio_queue import AudioQueue
 from .commit import HypothesisTracker
+from .coverage import CoverageTracker
 from .guards import drop_words_after_audio, is_no_speech, repeats_itself
 from .language import LanguageTracker
 from .transcript import MAX_PROMPT_TOKENS, CommittedText, TextCodec
@@ -60,6 +63,9 @@ class StreamSession:
         self._hypothesis = HypothesisTracker(config, self._committed)
         self._windows = WindowScheduler(config, self._buffer, self._tracker, self._committed)
         self._language = LanguageTracker(config)
+        self._coverage = CoverageTracker(config, self._tracker.voice)
+        self._trial_start: int | None = None  # where voice begins that is to be decoded on its own
+        self._ending_trial = False  # the last audio of the utterance is decoded on its own
         self._without_prompt = False  # the last text was a loop: once more, from the audio alone
         self._flushes: list[tuple[str, int]] = []  # ids and samples; waiting, oldest first
         self._finishing = False  # no more audio comes
@@ -130,13 +136,17 @@ class StreamSession:
         Args:
             now: seconds since the stream began.
         """
-        window = self._windows.begin_job(now, again=self._without_prompt)
+        window = self._windows.begin_job(now, again=self._again, trial_start=self._trial_start)
         if window is None:
             return None
-        prefix = self._committed.prefix
-        draft = self._hypothesis.draft[: max(0, _TEXT_CONTEXT - len(prefix))]
+        self._trial_start = None
+        prefix = () if window.trial else self._committed.prefix
+        draft = (
+            () if window.trial else self._hypothesis.draft[: max(0, _TEXT_CONTEXT - len(prefix))]
+        )
         text_tokens = max(len(prefix) + len(draft), _TEXT_CONTEXT - MAX_PROMPT_TOKENS)
-        room = 0 if self._without_prompt else _TEXT_CONTEXT - text_tokens
+        alone = window.trial or self._without_prompt
+        room = 0 if alone else _TEXT_CONTEXT - text_tokens
         return DecodeJob(
             audio=self._buffer.view(window.start, window.end),
             prompt=self._committed.make_prompt(room),
@@ -144,7 +154,9 @@ class StreamSession:
             draft=draft,
             language=self._language.code,
             languages=self._config.languages,
-            switch_above=self._language.get_switch_probability(fresh=self._windows.fresh),
+            switch_above=self._language.get_switch_probability(
+                fresh=self._windows.fresh or window.trial or self._ending_trial
+            ),
             task=self._config.task,
             endpoint=window.endpoint or window.cut,
         )
@@ -175,6 +187,9 @@ class StreamSession:
         """
         window = self._windows.end_job(now, decoded=False)
         self._without_prompt = False
+        self._trial_start = None
+        self._ending_trial = False
+        self._coverage.end_trial(believed=False)
         self._hypothesis.reset()
         if not (window.endpoint or window.cut):
             warning = StreamWarning(code="decode_failed", message=f"an update failed: {reason}")
@@ -196,7 +211,7 @@ class StreamSession:
         events: list[Event] = []
         while True:
             self._begin_window()
-            if not self._windows.skipping and self._windows.is_busy(again=self._without_prompt):
+            if not self._windows.skipping and self._windows.is_busy(again=self._again):
                 break
             if (command := self._audio.take_request()) is not None:
                 events += self._carry_out(command)
@@ -248,6 +263,8 @@ class StreamSession:
 
     def _take_result(self, result: DecodeResult, window: Window) -> list[Event]:
         """Commit and show the words of ``result``, as far as they can be trusted."""
+        if window.trial:
+            return self._end_trial(result, window)
         repeated, self._without_prompt = self._without_prompt, False
         if window.endpoint:
             return self._end_window(result, window)
@@ -260,8 +277,10 @@ class StreamSession:
             return []
         if not self._committed.segment_open and is_no_speech(result):
             self._hypothesis.reset()
+            self._watch(window, ())
             return self._hypothesis.show((), window)
         events = self._hypothesis.add(result.words, window)
+        self._watch(window, result.words)
         if (boundary := self._windows.find_trim_sample(window)) is not None:
             events += self._shorten_window(window, boundary)
         if self._committed.segment_seconds >= self._config.max_segment:
@@ -274,10 +293,58 @@ class StreamSession:
         words = drop_words_after_audio(result.words, window.seconds)
         if not self._committed.segment_open and is_no_speech(result):
             words = ()
-        events = self._hypothesis.commit_all(words, window)
+        alone, self._ending_trial = self._ending_trial, False
+        unclear = alone and not self._coverage.believes(result, last=True)
+        events: list[Event] = []
+        if unclear:
+            words = ()
+            events += self._coverage.report(result, window.start, window.end)
+        events += self._hypothesis.commit_all(words, window)
         events += self._committed.close_segment(result.language, result)
+        self._trial_start = None
+        self._coverage.reset()
+        heard = self._find_heard(window, ())
+        unheard = self._coverage.measure(heard, window.end)
+        if unheard >= self._config.unheard_end and not alone:
+            # the last voice of the utterance has no words: once more, without those before it
+            start = self._windows.shorten(window, self._coverage.find_start(heard))
+            self._committed.move_window(start)
+            self._ending_trial = self._without_prompt = True
+            return events
         self._committed.move_window(self._windows.end_window(window))
         return events
+
+    # Coverage
+
+    @property
+    def _again(self) -> bool:
+        """True where a window is to be decoded though nothing was said since the last."""
+        return self._without_prompt or self._trial_start is not None
+
+    def _find_heard(self, window: Window, words: Sequence[DecodedWord]) -> int:
+        """Return the end of the last word of ``window``, committed or in the hypothesis ``words``."""
+        heard = max(window.start, self._committed.end_sample or 0)
+        if words:
+            heard = max(heard, window.start + round(words[-1].end * SAMPLE_RATE))
+        return heard
+
+    def _watch(self, window: Window, words: Sequence[DecodedWord]) -> None:
+        """Have voice decoded on its own that the hypothesis ``words`` of an update leaves without words."""
+        stalled = self._coverage.add_update(self._find_heard(window, words), window.end)
+        start = self._coverage.find_start(self._find_heard(window, ()))
+        changes = bool(self._committed.prefix or self._committed.make_prompt())
+        if stalled and changes and start >= window.start:
+            self._trial_start = start
+
+    def _end_trial(self, result: DecodeResult, window: Window) -> list[Event]:
+        """Go on from ``window``, which was decoded on its own, if its text can be believed."""
+        believed = self._coverage.believes(result, last=False)
+        self._coverage.end_trial(believed=believed)
+        if not believed:
+            return []
+        events = self._shorten_window(window, window.start)
+        self._hypothesis.reset()
+        return events + self._hypothesis.add(result.words, window)
 
     def _cut_window(self, words: tuple[DecodedWord, ...], window: Window) -> list[Event]:
         """Commit most of ``words`` as they are: the window is full, and agreement did not come."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
 
@@ -44,6 +44,7 @@ class Window:
     end: int
     endpoint: bool  # the utterance ends here
     cut: bool  # the window is full: it must be shortened now
+    trial: bool = False  # voice that no word explains, on its own
 
     @property
     def seconds(self) -> float:
@@ -131,16 +132,22 @@ class WindowScheduler:
         """Return True where a job is out, or would be if it was asked for."""
         return self._job is not None or self._find_due(again=again) is not None
 
-    def begin_job(self, now: float, *, again: bool) -> Window | None:
+    def begin_job(
+        self, now: float, *, again: bool, trial_start: int | None = None
+    ) -> Window | None:
         """Return the window to decode now; None where there is none, or one is being decoded.
 
         Args:
             now: seconds since the stream began.
             again: the window is due even if nothing was said since the last.
+            trial_start: the sample to begin at instead, unless the utterance ends here.
         """
         if self._job is not None:
             return None
         self._job = self._find_due(again=again)
+        if self._job is not None and trial_start is not None:
+            if not (self._job.endpoint or self._job.cut):
+                self._job = replace(self._job, start=trial_start, trial=True)
         if self._job is not None:
             self._cadence.begin_job(now)
         return self._job
@@ -218,7 +225,7 @@ class WindowScheduler:
         self._fresh = kept is None
         self._start = utterance.start if kept is None else kept
         self._context_start = None
-        self._buffer.forget(self._start)
+        self._forget(self._start)
         self._decoded_to = utterance.start
         first = _FIRST_UPDATE_SECONDS if self._fresh else self._config.update_interval
         self._first_due = utterance.start + round(first * SAMPLE_RATE)
@@ -247,7 +254,7 @@ class WindowScheduler:
         start = self._find_quietest(boundary, window)
         self._settle_decoded(start)
         self._start = start
-        self._buffer.forget(start)
+        self._forget(start)
         return start
 
     def _find_quietest(self, sample: int, window: Window) -> int:
@@ -286,7 +293,7 @@ class WindowScheduler:
             self._context_start = None  # not to be decoded again
         else:
             self._start = end
-        self._buffer.forget(end)
+        self._forget(end)
         return start, end
 
     def _remove_utterance(self) -> int:
@@ -300,8 +307,13 @@ class WindowScheduler:
         if start < earliest:
             start = self._committed.find_end_after(earliest) or end
         self._context_start, self._context_end = start, end
-        self._buffer.forget(start)
+        self._forget(start)
         return start
+
+    def _forget(self, before: int) -> None:
+        """Let go of audio before sample ``before``."""
+        self._buffer.forget(before)
+        self._tracker.voice.forget(before)
 
     # Accounts
 
@@ -322,7 +334,7 @@ class WindowScheduler:
             if (upto - self._context_end) / SAMPLE_RATE <= self._config.context_silence:
                 return False
             self._context_start = None
-        self._buffer.forget(upto)
+        self._forget(upto)
         return dropped
 
     def settle_all(self) -> None:
